@@ -7,7 +7,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -289,17 +289,27 @@ def _is_known(place: Place, runtime: dict[str, Any]) -> bool:
 
 def let_deploy(place: Place) -> None:
     """Give the account the rights of images/rbac-serving.yaml."""
-    for document in yaml.safe_load_all((_IMAGES / "rbac-serving.yaml").read_text()):
+    _create_all(place, yaml.safe_load_all((_IMAGES / "rbac-serving.yaml").read_text()))
+
+
+def let_launch_from_notebooks(place: Place) -> None:
+    """Give the account the rights of images/rbac.yaml that are for notebooks only."""
+    _create_all(place, (one for one in yaml.safe_load_all(RBAC.read_text()) if _is_for_notebooks(one)))
+
+
+def _is_for_notebooks(document: dict[str, Any]) -> bool:
+    return document["metadata"]["name"] == "ddpipe-notebook"
+
+
+def _create_all(place: Place, documents: Iterable[dict[str, Any]]) -> None:
+    for document in documents:
         for subject in document.get("subjects", ()):
             subject["namespace"] = place.namespace
         place.admin.create(_COLLECTIONS[document["kind"]].format(place.namespace), document)
 
 
 def _grant(place: Place, *, sees_nodes: bool) -> None:
-    for document in yaml.safe_load_all(RBAC.read_text()):
-        if document["kind"] == "RoleBinding":
-            document["subjects"][0]["namespace"] = place.namespace
-        place.admin.create(_COLLECTIONS[document["kind"]].format(place.namespace), document)
+    _create_all(place, (one for one in yaml.safe_load_all(RBAC.read_text()) if not _is_for_notebooks(one)))
     if sees_nodes:
         _grant_nodes(place)
     place.token_file.write_text(place.new_token())

@@ -18,7 +18,7 @@ from typing import Any
 import nbformat
 import pytest
 from nbclient import NotebookClient
-from place import OUR_IMAGES, Place, a_place
+from place import OUR_IMAGES, Place, a_place, let_launch_from_notebooks
 
 from ddpipe.kube.api import ApiServer
 
@@ -86,6 +86,7 @@ def place(admin: ApiServer, tmp_path: Path, s3_environment: dict[str, str]) -> I
         data = {key: base64.b64encode(s3_environment[name].encode()).decode() for key, name in keys.items()}
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "store"}, "data": data}
         place.create("/api/v1/secrets", secret)
+        let_launch_from_notebooks(place)
         yield place
 
 

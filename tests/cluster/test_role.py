@@ -165,7 +165,7 @@ SAVES_REQUESTS = {("argoproj.io", "workflows", "list")}
 
 
 def granted() -> set[Verb]:
-    (role,) = (part for part in yaml.safe_load_all(RBAC.read_text()) if part["kind"] == "Role")
+    role, _of_notebooks = (part for part in yaml.safe_load_all(RBAC.read_text()) if part["kind"] == "Role")
     return {
         (group, name, verb)
         for rule in role["rules"]

@@ -8,10 +8,10 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from ddpipe.jobs import BACKENDS, CONTAINER
-from ddpipe.jobs.job import JOB, TrainingJob
+from ddpipe.jobs.job import JOB, TrainingJob, labels_of
 from ddpipe.jobs.replicas import Read, replica_of
 from ddpipe.jobs.status import JobStatus, Phase
-from ddpipe.kube.resources import Object, Resource, names
+from ddpipe.kube.resources import SECRETS, Object, Resource, names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class Backend:
         expires: Whether the cluster itself removes a job some time after its end.
         lacks: (job, what the CRD knows of `spec`) -> what is against choosing it for this job unasked.
         needs_schema: Whether the manifest is a guess without what the CRD knows.
-        owned_objects: (job) -> the further objects that it needs.
+        services: (job) -> the further objects by which its pods find each other.
         container: Name of the container that trains.
         first: The labels that only the pod of rank 0 has; none if labels do not distinguish it.
     """
@@ -95,9 +95,21 @@ class Backend:
     expires: bool = True
     lacks: Callable[[TrainingJob, Object | None], Sequence[str]] = lambda _job, _schema: ()
     needs_schema: bool = False
-    owned_objects: Callable[[TrainingJob], Sequence[OwnedObject]] = lambda _job: ()
+    services: Callable[[TrainingJob], Sequence[OwnedObject]] = lambda _job: ()
     container: str = CONTAINER
     first: Mapping[str, str] = field(default_factory=dict)
+
+    def owned_objects(self, job: TrainingJob) -> Sequence[OwnedObject]:
+        """The further objects that a job needs."""
+        metadata = {"name": job.name, "namespace": job.namespace, "labels": labels_of(job)}
+        secret = {
+            "apiVersion": SECRETS.api_version,
+            "kind": SECRETS.kind,
+            "metadata": metadata,
+            "stringData": dict(job.hidden),
+        }
+        hidden = [OwnedObject(resource=SECRETS, manifest=secret)] if job.hidden else []
+        return [*self.services(job), *hidden]
 
 
 def backend(name: str) -> Backend:

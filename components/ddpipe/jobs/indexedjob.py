@@ -79,7 +79,7 @@ def _failure_policy(job: TrainingJob) -> dict[str, Any]:
     return {"backoffLimit": job.max_restarts * job.nodes, "podFailurePolicy": {"rules": rules}, **once}
 
 
-def owned_objects(job: TrainingJob) -> tuple[OwnedObject, ...]:
+def services(job: TrainingJob) -> tuple[OwnedObject, ...]:
     """The service that gives the pods their names; a pod alone needs none."""
     if job.nodes == 1:
         return ()
@@ -138,7 +138,7 @@ BACKEND = Backend(
     resource=JOBS,
     controller=CONTROLLER,
     manifest=manifest,
-    owned_objects=owned_objects,
+    services=services,
     pod=pod,
     phase=phase,
     status=status,

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from ddpipe.jobs.options import LaunchOptions
@@ -37,11 +37,13 @@ class TrainingJob(LaunchOptions):
 
     Attributes:
         finished_ttl: Seconds after which the cluster itself removes the finished job.
+        hidden: Variables of the pods that who may read pods must not see: the job owns a Secret with them.
     """
 
     owner: Owner
     namespace: str
     finished_ttl: int = 24 * 3600
+    hidden: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:

@@ -108,6 +108,10 @@ def _environment(job: TrainingJob, env: Sequence[Mapping[str, Any]]) -> list[dic
         *map(dict, env),
         *s3_environment(job.s3_secret, job.s3_endpoint),
         *({"name": name, "value": _literal(value)} for name, value in sorted(job.env.items())),
+        *(
+            {"name": name, "valueFrom": {"secretKeyRef": {"name": job.name, "key": name}}}
+            for name in job.hidden
+        ),
     ]
     return list({entry["name"]: entry for entry in entries}.values())
 

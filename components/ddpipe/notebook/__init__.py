@@ -13,7 +13,6 @@ What is trusted: the notebook, the account that creates the job, and the pods. T
 bucket is often shared. A call is pickled code, so a pod runs it only if it has the SHA-256 in the pod's
 command. A value is pickled, too, so a notebook opens it only if result.json has a valid HMAC over the call,
 the value and the outputs. The key of the HMAC is drawn for each launch. It is kept in the cache folder of the
-launching user (mode 0600) and reaches the pods as an environment variable. So anyone who may read the pods of
-the namespace can see it. A Secret would hide it from them, but launchers would need the right to create
-Secrets, and anyone who may create pods in a namespace can mount all of its Secrets anyway.
+launching user (mode 0600) and reaches the pods through a Secret that the job owns. Who may create pods in the
+namespace can mount that Secret, as any other.
 """

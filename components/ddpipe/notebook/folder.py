@@ -85,12 +85,12 @@ class Launch:
     def job(self, folder: str, namespace: str, private: Mapping[str, Any], key: str) -> TrainingJob:
         """The job whose pods run the call; the same launch always gives the same job."""
         options = JobOptions.from_dict({**without_former(self.options), **private}).to_dict()
-        options["env"] = {**options["env"], KEY: key}
         return TrainingJob(
             owner=Owner(pipeline=PIPELINE, run_id=self.name, step=self.work),
             namespace=self.namespace or namespace,
             command=("python", "-m", "ddpipe.torchrun", "-m", "ddpipe.notebook.call", folder, self.sha256),
             outputs=(f"{folder}/{RESULT.seal}",),
+            hidden={KEY: key},
             **options,
         )
 

@@ -23,7 +23,7 @@ from ddpipe.jobs.pods import template
 from ddpipe.jobs.replicas import Read, replica_of
 from ddpipe.jobs.status import JobStatus, Phase, Stage, condition
 from ddpipe.kube import cluster, resources
-from ddpipe.kube.resources import Object, Resource
+from ddpipe.kube.resources import SECRETS, Object, Resource
 from ddpipe.launching.launcher import launch
 from ddpipe.launching.ownership import list_jobs
 
@@ -152,7 +152,7 @@ def owned_objects(backend: Backend) -> list[Resource]:
 
 
 def test_the_role_of_the_images_grants_what_is_needed_and_no_more() -> None:
-    (role,) = (
+    role, of_notebooks = (
         part
         for part in yaml.safe_load_all((ROOT / "images" / "rbac.yaml").read_text())
         if part["kind"] == "Role"
@@ -176,3 +176,5 @@ def test_the_role_of_the_images_grants_what_is_needed_and_no_more() -> None:
         (EXPERIMENTS.group, EXPERIMENTS.plural, verb) for verb in cluster.needed(EXPERIMENTS)[0].verbs
     }
     assert granted == declared | of_argo | of_katib
+    (right,) = cluster.needed(SECRETS, SECRETS)[3:]
+    assert of_notebooks["rules"] == [{"apiGroups": [""], "resources": ["secrets"], "verbs": [*right.verbs]}]

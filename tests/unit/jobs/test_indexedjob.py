@@ -8,7 +8,7 @@ import pytest
 from launch_samples import UID, a_job, ended
 
 from ddpipe.errors import ParameterError
-from ddpipe.jobs.indexedjob import manifest, owned_objects, owns, phase, pod, status
+from ddpipe.jobs.indexedjob import manifest, owns, phase, pod, services, status
 from ddpipe.jobs.job import TrainingJob, owner_of
 from ddpipe.jobs.options import Restart, Success
 from ddpipe.jobs.replicas import INDEX
@@ -79,7 +79,7 @@ def test_a_pod_has_a_process_per_gpu_unless_requested_otherwise(gpus: int, asked
 
 def test_the_pods_names_come_from_a_service_of_the_job_s_name() -> None:
     job = a_job()
-    (owned,) = owned_objects(job)
+    (owned,) = services(job)
     service = owned.manifest
     assert service["metadata"]["name"] == pod(job)["spec"]["subdomain"] == job.name
     assert service["spec"]["clusterIP"] == "None"
@@ -89,7 +89,7 @@ def test_the_pods_names_come_from_a_service_of_the_job_s_name() -> None:
 
 def test_a_pod_alone_is_a_plain_job_that_needs_nothing_beside_it() -> None:
     job = a_job(nodes=1)
-    assert owned_objects(job) == ()
+    assert services(job) == ()
     assert environment_of(job)["MASTER_ADDR"] == "localhost"
     assert "subdomain" not in pod(job)["spec"]
 

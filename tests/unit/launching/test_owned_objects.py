@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,11 +12,12 @@ from fake_api import FakeApiServer, Request
 from launch_samples import QUOTAS, a_job
 
 from ddpipe.errors import NameTaken, PodRefused, PreflightFailed
+from ddpipe.jobs.backend import all_backends
 from ddpipe.jobs.indexedjob import BACKEND, manifest
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.kube import resources
 from ddpipe.kube.api import Refused
-from ddpipe.kube.resources import JOBS, SERVICES
+from ddpipe.kube.resources import JOBS, SECRETS, SERVICES
 from ddpipe.launching import adoption
 from ddpipe.launching.adoption import Attempt, create_owned_objects
 from ddpipe.launching.launcher import Outcome, launch
@@ -63,6 +65,23 @@ def test_it_belongs_to_the_job_and_goes_with_it() -> None:
     assert reference == {"apiVersion": "batch/v1", "kind": "Job", "name": JOB.name, "uid": outcome.uid}
     with pytest.raises(Refused, match="not found"):
         server.get(SERVICE)
+
+
+def test_hidden_variables_are_in_a_secret_that_the_job_owns() -> None:
+    """Whoever may read pods, and jobs, sees its name only."""
+    server, seen, job = a_server(), list[dict[str, Any]](), replace(JOB, hidden={"KEY": "only for pods"})
+    server.serve(SECRETS)
+    succeed = server.created
+    server.created = lambda made: (seen.append(made), succeed(made))[1]  # type: ignore[func-returns-value]
+    outcome = run(server, job)
+    made = {one["kind"]: one for one in seen}
+    assert made["Secret"]["stringData"] == {"KEY": "only for pods"}
+    assert made["Secret"]["metadata"]["ownerReferences"][0]["uid"] == outcome.uid
+    reference = {"secretKeyRef": {"name": JOB.name, "key": "KEY"}}
+    assert "only for pods" not in str(made["Job"]) + repr(job)
+    for backend in all_backends():
+        (container,) = backend.pod(job)["spec"]["containers"]
+        assert {"name": "KEY", "valueFrom": reference} in container["env"]
 
 
 def test_an_attempt_that_died_in_between_is_made_good() -> None:

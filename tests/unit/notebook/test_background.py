@@ -70,7 +70,7 @@ def test_success_is_recorded_with_the_job_s_numbers(folder: Store, monkeypatch: 
     }
     job, options = seen
     assert job.namespace == "team"
-    assert dict(job.env) == {"TOKEN": "1", "DDPIPE_RESULT_KEY": KEY_OF_LAUNCH}
+    assert (dict(job.env), dict(job.hidden)) == ({"TOKEN": "1"}, {"DDPIPE_RESULT_KEY": KEY_OF_LAUNCH})
     assert (options["is_process"], options["begin"]) == (True, background.adopt_or_create)
     assert Machine(folder.uri).secrets() == Secrets(KEY_OF_LAUNCH), (
         "the job has ended: only its key is needed"

@@ -81,7 +81,7 @@ def test_secrets_stay_on_the_machine_of_the_launch(tmp_path: Path, monkeypatch: 
     assert kept.stat().st_mode & 0o077 == 0
     known = Machine(launched.uri).secrets()
     job = Launch.read(open_store(launched.uri)).job(launched.uri, "team", known.options, known.key)
-    assert dict(job.env) == {"TOKEN": SECRET, KEY: launched.key}
+    assert (dict(job.env), dict(job.hidden)) == ({"TOKEN": SECRET}, {KEY: launched.key})
 
 
 def test_launch_of_a_taken_name_is_rejected(tmp_path: Path, folder: Store) -> None:
