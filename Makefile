@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-slow test-gpu bench-gpu test-cluster pictures mutate lint format compile docs reference images bench lock clean
+.PHONY: help install run test test-slow test-gpu bench-gpu test-cluster pictures mutate lint format compile docs reference images audit bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1|/' | column -t -s '|'
@@ -78,15 +78,24 @@ reference: $(INSTALLED) ## write the generated pages of docs/, after a change of
 # Builds the images: the first of these tools that responds.
 BUILDER ?= $(shell for tool in docker podman buildah; do $$tool info >/dev/null 2>&1 && echo $$tool && break; done)
 BUILD_FLAGS ?=
+BASE ?= python:3.11-slim
 REGISTRY ?= ghcr.io/ddpipe
 TAG ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 COMMIT = $(shell git describe --always --dirty --abbrev=40)
 images: ## build the images: make images REGISTRY=… TAG=…, with docker, podman or buildah
 	@test -n "$(BUILDER)" || { echo "docker, podman or buildah is required: none is running; start or install one" >&2; exit 1; }
-	@for target in launcher predictor trainer; do \
+	@$(BUILDER) pull --quiet $(BASE) >/dev/null || echo "not pulled: the local image is used" >&2; \
+	digest=$$($(BUILDER) images --digests --format '{{.Digest}}' $(BASE) | sed -n '/^sha256:/p;q'); \
+	base=$(firstword $(subst @, ,$(BASE)))$${digest:+@$$digest}; \
+	echo "base: $$base"; \
+	for target in launcher predictor trainer; do \
 		$(BUILDER) build --file images/Dockerfile --target $$target --tag $(REGISTRY)/ddpipe-$$target:$(TAG) \
-			--build-arg VERSION=$(TAG) --build-arg COMMIT=$(COMMIT) $(BUILD_FLAGS) . || exit 1; \
+			--build-arg BASE=$$base --build-arg VERSION=$(TAG) --build-arg COMMIT=$(COMMIT) \
+			$(BUILD_FLAGS) . || exit 1; \
 	done
+
+audit: $(INSTALLED) ## licenses and known vulnerabilities of what the images carry, in docs/supply.md
+	@$(BIN)/python tools/supply.py audit
 
 bench: $(INSTALLED) ## run the benchmarks, each next to its alternatives; tables in benchmarks/results
 	@for bench in benchmarks/bench_*.py; do $(BIN)/python $$bench || exit 1; done

@@ -11,7 +11,6 @@ The look is bounded, so it costs the same for a million images. What could be tw
 
 from __future__ import annotations
 
-import hashlib
 import io
 import re
 import tarfile
@@ -29,6 +28,7 @@ from ddpipe.sources.listing import FileNames, first_keys
 from ddpipe.sources.named import DOWNLOADS
 from ddpipe.sources.table import ROWS, parsed
 from ddpipe.storage import Store, open_store, split_uri
+from ddpipe.storage.sealed import sha256
 
 LOOKED_AT = 20_000
 """Files whose names decide."""
@@ -212,11 +212,9 @@ def _kind_of_cifar(keys: Iterable[str]) -> str:
 def _kind_of_idx(store: Store) -> str:
     """From the hashes of the original files; other files of this format are taken for digits."""
     for source, download in DOWNLOADS.items():
-        for name, md5 in download.md5.items():
-            if "labels" in name and store.exists(name):
-                found = hashlib.md5(store.read(name), usedforsecurity=False).hexdigest()
-                if found == md5:
-                    return source
+        for name, expected in download.sha256.items():
+            if "labels" in name and store.exists(name) and sha256(store.read(name)) == expected:
+                return source
     return "mnist"
 
 

@@ -86,45 +86,47 @@ def open_source(name: str, path: str, table: Table) -> Source:
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """The folder of a data set's original files, and their hashes, which torchvision checks, too."""
+    """The folder of a data set's original files, and the SHA-256 of each."""
 
     url: str
-    md5: Mapping[str, str]
+    sha256: Mapping[str, str]
 
 
 DOWNLOADS: Mapping[str, Download] = {
     "mnist": Download(
         "https://ossci-datasets.s3.amazonaws.com/mnist",
         {
-            "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-            "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
-            "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
-            "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+            "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
         },
     ),
     "fashion-mnist": Download(
-        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+        "https://fashion-mnist.s3.eu-central-1.amazonaws.com",
         {
-            "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-            "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
-            "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
-            "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
+            "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+            "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+            "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+            "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
         },
     ),
     "kmnist": Download(
-        "http://codh.rois.ac.jp/kmnist/dataset/kmnist",
+        "https://codh.rois.ac.jp/kmnist/dataset/kmnist",
         {
-            "train-images-idx3-ubyte.gz": "bdb82020997e1d708af4cf47b453dcf7",
-            "train-labels-idx1-ubyte.gz": "e144d726b3acfaa3e44228e80efcd344",
-            "t10k-images-idx3-ubyte.gz": "5c965bf0a639b31b8f53240b1b52f4d7",
-            "t10k-labels-idx1-ubyte.gz": "7320c461ea6c1c855c0b718fb2a4b134",
+            "train-images-idx3-ubyte.gz": "51467d22d8cc72929e2a028a0428f2086b092bb31cfb79c69cc0a90ce135fde4",
+            "train-labels-idx1-ubyte.gz": "e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17",
+            "t10k-images-idx3-ubyte.gz": "edd7a857845ad6bb1d0ba43fe7e794d164fe2dce499a1694695a792adfac43c5",
+            "t10k-labels-idx1-ubyte.gz": "20bb9a0ef54c7db3efc55a92eef5582c109615df22683c380526788f98e42a1c",
         },
     ),
     "cifar10": Download(
-        "https://www.cs.toronto.edu/~kriz", {"cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a"}
+        "https://www.cs.toronto.edu/~kriz",
+        {"cifar-10-python.tar.gz": "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"},
     ),
     "cifar100": Download(
-        "https://www.cs.toronto.edu/~kriz", {"cifar-100-python.tar.gz": "eb9058c3a382ffc7106e4002c42a8d85"}
+        "https://www.cs.toronto.edu/~kriz",
+        {"cifar-100-python.tar.gz": "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7"},
     ),
 }
 
@@ -134,14 +136,14 @@ PIECE = 2**20
 def fetched(name: str) -> str:
     """The folder with the files of a data set, fetched once into this machine's cache."""
     folder = default_cache() / "downloads" / name
-    for file, md5 in DOWNLOADS[name].md5.items():
+    for file, sha256 in DOWNLOADS[name].sha256.items():
         if not (folder / file).is_file():
-            _fetch(f"{DOWNLOADS[name].url}/{file}", md5, folder / file)
+            _fetch(f"{DOWNLOADS[name].url}/{file}", sha256, folder / file)
     return str(folder)
 
 
-def _fetch(url: str, md5: str, path: Path) -> None:
-    digest = hashlib.md5(usedforsecurity=False)
+def _fetch(url: str, sha256: str, path: Path) -> None:
+    digest = hashlib.sha256()
     do = f"Get the file {path.name} on a connected machine, and give its folder as `source_path`."
     try:
         with (
@@ -155,9 +157,9 @@ def _fetch(url: str, md5: str, path: Path) -> None:
             for piece in response.stream(PIECE):
                 digest.update(piece)
                 file.write(piece)
-            if digest.hexdigest() != md5:
+            if digest.hexdigest() != sha256:
                 raise error_for_source(
-                    url, f"its MD5 is {digest.hexdigest()}, not {md5}: it is another file", do
+                    url, f"its SHA-256 is {digest.hexdigest()}, not {sha256}: it is another file", do
                 )
     except urllib3.exceptions.HTTPError as error:
         reason = getattr(error, "reason", None) or error

@@ -11,15 +11,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from odd_server import answering
 from s3_server import BUCKET, Server
 from samples import a_folder, an_image
 
+from ddpipe.data.cache import default_cache
 from ddpipe.errors import ParameterError, SourceError
 from ddpipe.prepare.prepare import prepare
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.sources import detecting, named
 from ddpipe.sources.detecting import Detected, detected
 from ddpipe.storage import open_store
+from ddpipe.storage.sealed import sha256
 
 TABLE = "file,kind\n" + "".join(f"{number},{'ab'[number % 2]}\n" for number in range(12))
 
@@ -121,9 +124,23 @@ def test_idx_files_of_clothes_are_known_by_their_hash(
 ) -> None:
     name, content = "t10k-labels-idx1-ubyte.gz", gzip.compress(b"labels", mtime=0)
     (tmp_path / name).write_bytes(content)
-    md5 = {name: detecting.hashlib.md5(content, usedforsecurity=False).hexdigest()}
-    monkeypatch.setitem(named.DOWNLOADS, "fashion-mnist", named.Download("nowhere", md5))
+    known = named.Download("nowhere", {name: sha256(content)})
+    monkeypatch.setitem(named.DOWNLOADS, "fashion-mnist", known)
     assert detected(str(tmp_path)).source == "fashion-mnist"
+
+
+def test_what_is_downloaded_comes_over_tls_and_is_compared_with_its_hash(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for known in named.DOWNLOADS.values():
+        assert known.url.startswith("https://")
+        assert {len(bytes.fromhex(digest)) for digest in known.sha256.values()} == {32}
+    with answering(lambda _path: b"another file") as server:
+        known = named.Download(server, {"labels.gz": sha256(b"the file")})
+        monkeypatch.setitem(named.DOWNLOADS, "mnist", known)
+        with pytest.raises(SourceError, match=r"its SHA-256 is .* it is another file"):
+            named.fetched("mnist")
+    assert not [path for path in default_cache().rglob("*") if path.is_file()]
 
 
 @pytest.mark.parametrize(
