@@ -38,7 +38,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first: processes that share the files then end at about the same time."""
+    """A file runs in one process, but for tests with a group of their own; the longest files first.
+
+    Processes that share the files then end at about the same time.
+    """
+    for item in items:
+        if not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
     items.sort(
         key=lambda item: _LONGEST.index(item.path.stem) if item.path.stem in _LONGEST else len(_LONGEST)
     )

@@ -43,7 +43,7 @@ OURS = r"[\w./:-]+/ddpipe-(launcher|predictor|trainer):[\w.]+"
 ENDED = {"Succeeded", "Failed", "Error"}
 SMALL = {
     "nodes": 2,
-    "cpu": "400m",
+    "cpu": "150m",
     "memory": "2Gi",
     "epochs": 3,
     "step_memory": "2Gi",
@@ -226,6 +226,7 @@ def test_a_run_on_unchanged_data_reuses_the_earlier_model(digits: Ran, submit: S
     assert digits.place.jobs_ever() == jobs
 
 
+@pytest.mark.xdist_group("gated")
 def test_a_gated_run_deploys_a_better_model_only(place: Place, root: str) -> None:
     """The engine's own conditions skip what follows a gate that keeps the champion."""
     let_deploy(place)
@@ -255,6 +256,7 @@ def test_a_gated_run_deploys_a_better_model_only(place: Place, root: str) -> Non
     assert models[0] == models[1]
 
 
+@pytest.mark.xdist_group("killed")
 def test_a_killed_step_is_retried_and_takes_its_job_up_again(place: Place, submit: Submit) -> None:
     before = place.jobs_ever()
     ran = submit(epochs=150)
@@ -265,6 +267,7 @@ def test_a_killed_step_is_retried_and_takes_its_job_up_again(place: Place, submi
     assert place.jobs_ever() == before + 1
 
 
+@pytest.mark.xdist_group("stopped")
 def test_what_a_killed_launcher_leaves_is_removed_at_the_end(submit: Submit) -> None:
     ran = submit(epochs=100_000)
     assert eventually(lambda: _steps_of(ran), bool, 240), ran.failure()
@@ -300,6 +303,7 @@ def _kill_launcher(ran: Ran, pod: str) -> None:
     assert said == ""
 
 
+@pytest.mark.xdist_group("stopped")
 @pytest.mark.parametrize(
     "stop", [{"shutdown": "Terminate"}, {"activeDeadlineSeconds": 0}], ids=["terminated", "deadline"]
 )
@@ -311,6 +315,7 @@ def test_a_stopped_workflow_leaves_no_job(submit: Submit, stop: dict[str, Any]) 
     assert ran.ended(60) == "Failed"
 
 
+@pytest.mark.xdist_group("photographs")
 def test_photographs_from_the_bucket_train_the_same_way(submit: Submit, root: str) -> None:
     if "DDPIPE_TEST_CIFAR" not in os.environ:
         pytest.skip("no photographs: set DDPIPE_TEST_CIFAR")
@@ -322,6 +327,7 @@ def test_photographs_from_the_bucket_train_the_same_way(submit: Submit, root: st
     )
 
 
+@pytest.mark.xdist_group("xrays")
 def test_xrays_with_several_labels_each_train_the_same_way(submit: Submit, root: str, tmp_path: Path) -> None:
     upload_xrays(tmp_path, f"{root}/xrays")
     ran = submit(
@@ -339,6 +345,7 @@ def test_xrays_with_several_labels_each_train_the_same_way(submit: Submit, root:
     assert scores["macro_auc"]["value"] > 0.7, "0.5 is chance"
 
 
+@pytest.mark.xdist_group("claim")
 def test_without_an_object_store_all_data_is_on_a_claim(place: Place, tmp_path: Path) -> None:
     compile_v1(tmp_path, "photos")
     wanted = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}

@@ -106,15 +106,15 @@ def test_a_search_ends_with_the_run_of_its_winner(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_killed_study_continues_to_the_same_result(tmp_path: Path) -> None:
-    """Killed five times at random moments, now alone, now with the processes that train."""
-    whole, killed, more = tmp_path / "whole", tmp_path / "killed", ("--trials", "8")
+    """Killed three times at random moments, now alone, now with the processes that train."""
+    whole, killed, more = tmp_path / "whole", tmp_path / "killed", ("--trials", "6")
     for folder in (whole, killed):
         folder.mkdir()
     expected, numbers = decided(result(whole, *more)), random.Random(2)
-    for number in range(5):
+    for number in range(3):
         process = command(*TUNE, *more, folder=killed)
         until((killed / "studies/digits/journal.log").exists)
-        time.sleep(numbers.uniform(0, 8))
+        time.sleep(numbers.uniform(0, 6))
         assert process.poll() is None, "it ended before it could be killed"
         process.kill()
         process.communicate()

@@ -106,13 +106,15 @@ def _stop(cluster: Cluster, target: Target) -> str:
         return "this pod is evicted: the job stays, the next attempt adopts it"
     began = monotonic()
     while monotonic() - began < _GIVE_UP:
+        # Before the server is asked: after its answer the request may end, and the job be there.
+        is_creating = target.creating.is_set()
         try:
             found = cluster.get(target.path)
             if owner_of(found) != target.owner:
                 return "stop requested; the job of this name has another owner and stays"
             cluster.delete(target.path, found["metadata"]["uid"])
         except Refused as error:
-            is_none = error.status == HTTPStatus.NOT_FOUND and not target.creating.is_set()
+            is_none = error.status == HTTPStatus.NOT_FOUND and not is_creating
             if is_none and monotonic() - began > _SETTLING:
                 return "stop requested; there is no job to delete"
             if error.status not in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT} and not is_transient(error):

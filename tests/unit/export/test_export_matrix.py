@@ -21,7 +21,7 @@ from ddpipe.model import ARCHITECTURES
 from ddpipe.model.classifier import Classifier
 
 SIDES = (8, 28, 64, 224)
-STEPS = 4
+STEPS = 2
 SAMPLES = 9
 WAYS = [
     (1, "fp32", "multiclass"),

@@ -76,6 +76,27 @@ def test_a_create_request_that_is_answered_late_is_waited_for(monkeypatch: pytes
     assert not is_there(server)
 
 
+def test_a_job_that_appears_after_the_server_was_asked_for_it_is_deleted_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its create request is over, too, before the answer "not found" is read."""
+    monkeypatch.setattr(stopping, "_SETTLING", -1)
+    server, target = a_server(), Target(PATH, JOB.owner)
+    target.creating.set()
+    asked = server.get
+
+    def answer_late(path: str) -> dict[str, Any]:
+        try:
+            return asked(path)
+        finally:
+            if target.creating.is_set():
+                server.put(JOBS, an_object(JOB))
+                target.creating.clear()
+
+    monkeypatch.setattr(server, "get", answer_late)
+    assert _stop(server, target) == f"stop requested: {JOB.name} is deleted"
+
+
 def test_without_a_job_the_end_comes_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopping, "_SETTLING", 0.05)
     assert _stop(a_server(), TARGET) == "stop requested; there is no job to delete"
