@@ -5,6 +5,8 @@ Only modules that render import this one: the launcher image has no jinja2.
 
 from __future__ import annotations
 
+import re
+
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 
@@ -27,3 +29,12 @@ def environment(package: str) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+
+
+def with_contents(page: str) -> str:
+    """A page with links to its sections where it has an empty nav; only templates write headings."""
+    titles = re.findall("<h2>(.*?)</h2>", page)
+    for number, title in enumerate(titles):
+        page = page.replace(f"<h2>{title}</h2>", f'<h2 id="s{number}">{title}</h2>', 1)
+    links = "".join(f'<a href="#s{number}">{title}</a>' for number, title in enumerate(titles))
+    return page.replace("></nav>", f">{links}</nav>", 1)

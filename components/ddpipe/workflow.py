@@ -317,6 +317,7 @@ def _publish_report(run: Run, *, exported: bool = False, gated: bool = False) ->
         title=run.title,
         since=run.facts("train").get("since", ""),
         gate_uri=run.gate if gated else None,
+        data_page=run.data_report.rpartition("/")[2] if "://" not in run.uri else "",
     )
     write_uri(run.report, render(record).encode())
 

@@ -1,4 +1,4 @@
-"""The report's figures, as SVG to be put into a page; drawn on white, so that they look alike everywhere."""
+"""The report's figures, as SVG to be put into a page, which may name other colors."""
 
 from __future__ import annotations
 
@@ -18,6 +18,17 @@ from ddpipe.model.scores import CalibrationBin
 
 INK, MUTED, GRID, QUIET = "#1a1f26", "#5c6672", "#e2e6ea", "#c3cad2"
 TRAIN, VALIDATION = "#2563c9", "#c2570c"
+NAMES = {
+    INK: "ink",
+    MUTED: "muted",
+    GRID: "line",
+    QUIET: "quiet",
+    TRAIN: "train",
+    VALIDATION: "validation",
+}
+"""The variable of a page that replaces each color, so that a dark page has others."""
+
+DISTINCT = 12  # curves in gray that a reader can still distinguish
 
 
 def learning_curves(history: Sequence[Mapping[str, float]]) -> dict[str, str]:
@@ -74,8 +85,10 @@ def precision_recall_curves(curves: Mapping[str, PrecisionRecall], least: str | 
 
 
 def _by_class(axes: Axes, lines: Mapping[str, Sequence[Sequence[float]]], named: str | None) -> None:
-    """A line of each class in gray, but one by its name above them."""
+    """A line of each class in gray, unless there are too many, but one by its name above them."""
     for name, points in lines.items():
+        if name != named and len(lines) > DISTINCT:
+            continue
         # In a legend, no formula in a name, and no underscore in front, which hides it.
         label = name.replace("$", r"\$").removeprefix("_") if name == named else None
         style: dict[str, Any] = (
@@ -122,4 +135,6 @@ def figure(draw: Callable[[Axes], Any], height: float = 2.8, width: float = 5) -
         drawing = io.StringIO()
         page.savefig(drawing, format="svg", transparent=True, metadata={"Date": None})
     svg = drawing.getvalue()
+    for color, name in NAMES.items():
+        svg = svg.replace(color, f"var(--{name}, {color})")
     return svg[svg.index("<svg") :]

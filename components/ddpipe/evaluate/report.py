@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
+import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,7 +16,13 @@ from PIL import Image
 
 from ddpipe.data.catalogue import per_class
 from ddpipe.data.manifest import SPLITS, DatasetManifest, load_manifest
-from ddpipe.evaluate.figures import learning_curves, precision_recall_curves, reliability, roc_curves
+from ddpipe.evaluate.figures import (
+    DISTINCT,
+    learning_curves,
+    precision_recall_curves,
+    reliability,
+    roc_curves,
+)
 from ddpipe.evaluate.measure import ClassCurves, class_curves
 from ddpipe.evaluate.mistakes import Gate, Mistake, gate_of, worst_mistakes
 from ddpipe.model import VIEWS
@@ -23,12 +31,9 @@ from ddpipe.model.metrics import METRICS, TITLES
 from ddpipe.model.package import ModelPackage, load_package
 from ddpipe.model.slices import FEWEST, worst_first
 from ddpipe.model.training_record import how_far, training_record
-from ddpipe.templates import environment
+from ddpipe.templates import environment, with_contents
 
-MATRIX_CLASSES = 20
-"""More classes than this make an unreadable matrix: the commonest confusions are listed instead."""
-
-CURVES = 40  # more curves than this are a gray blur: only the micro average is drawn
+CURVES = 40  # classes whose curves are computed
 VERDICTS = {
     "promote": "This model replaces the champion:",
     "keep": "The champion stays:",
@@ -44,6 +49,7 @@ class RunRecord:
     """The content of a report; an evaluation that is not part of a run has no record of a training.
 
     `since` is the earlier run, and when it ended, whose model this run took over, as nothing had changed.
+    `data_page` is the report on the data, from where the page is.
     """
 
     run: str
@@ -57,6 +63,7 @@ class RunRecord:
     package: ModelPackage | None = None
     since: str = ""
     gate: Gate | None = None
+    data_page: str = ""
 
 
 def gather(
@@ -68,6 +75,7 @@ def gather(
     title: str = "",
     since: str = "",
     gate_uri: str | None = None,
+    data_page: str = "",
 ) -> RunRecord:
     """Read what the steps of a run left behind."""
     found, training = gather_evaluation(evaluation_uri), training_record(training_uri)
@@ -84,6 +92,7 @@ def gather(
         package=load_package(package_uri) if package_uri else None,
         since=since,
         gate=gate_of(gate_uri, found.evaluation) if gate_uri else None,
+        data_page=data_page,
     )
 
 
@@ -130,7 +139,7 @@ def render(record: RunRecord) -> str:
     least = min(precise, key=lambda scores: scores.average_precision or 0).name if precise else None
     rocs = {name: one.roc for name, one in record.curves.items() if one.roc}
     traded = {name: one.precision_recall for name, one in record.curves.items() if one.precision_recall}
-    return pages.get_template(f"{metrics.task}.html.j2").render(
+    page = pages.get_template(f"{metrics.task}.html.j2").render(
         record=record,
         subject=record.evaluation.subject,
         metrics=metrics,
@@ -151,8 +160,19 @@ def render(record: RunRecord) -> str:
         least=least,
         slices=worst_first(metrics.slices),
         reliability=reliability(metrics.calibration, metrics.before),
-        confusions=confusions(metrics) if len(metrics.classes) > MATRIX_CLASSES else None,
+        confusions=confusions(metrics),
+        all_drawn=len(record.curves) <= DISTINCT,
+        again=again(record) if record.training else "",
     )
+    return with_contents(page)
+
+
+def again(record: RunRecord) -> str:
+    """The command that trains the model again, under another name."""
+    training, dataset = record.training, record.evaluation.subject.dataset
+    named = ["--dataset", dataset, "--run", f"{record.run}-again", "--recipe", json.dumps(training["recipe"])]
+    processes = ["--processes", str(training["world_size"])] if training["world_size"] > 1 else []
+    return shlex.join(["ddpipe", "train", *named, *processes])
 
 
 def confusions(metrics: Metrics, most: int = 15) -> list[tuple[int, str, str]]:

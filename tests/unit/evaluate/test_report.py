@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -95,7 +98,7 @@ def test_page_describes_the_whole_run() -> None:
         "job-4711",
     ):
         assert expected in text
-    for expected in ("macro AUC", "3 min 20 s", "4e-07", "batch_size=2"):
+    for expected in ("macro AUC", "3 min 20 s", "4e-07"):
         assert expected in text
     assert page.startswith("<!doctype html>")
     _assert_well_formed(page)
@@ -163,10 +166,41 @@ def test_names_are_shown_and_never_run(classes: int) -> None:
     _assert_well_formed(page)
 
 
-def test_many_classes_are_shown_by_their_confusions() -> None:
-    page = render(a_record([f"class {number}" for number in range(30)]))
-    assert 'class="matrix"' not in page
-    assert "taken for</th>" in page
+@pytest.mark.parametrize(
+    ("classes", "matrix", "listed"), [(8, ["matrix"], False), (40, ["matrix dense"], True), (61, [], True)]
+)
+def test_many_classes_have_a_dense_matrix_and_a_list(classes: int, matrix: list[str], listed: bool) -> None:
+    page = render(a_record([f"class {number}" for number in range(classes)]))
+    assert re.findall('class="(matrix[^"]*)"', page) == matrix
+    assert ("taken for</th>" in page) is listed
+    _assert_well_formed(page)
+
+
+def test_page_has_the_command_that_repeats_the_run() -> None:
+    record = replace(a_record(), run="it's mine")
+    page = render(record)
+    command = html.unescape(re.findall("repeat it</dt><dd><code>(.*?)</code>", page)[0])
+    program, step, *options = shlex.split(command)
+    given = dict(zip(options[::2], options[1::2], strict=True))
+    assert (program, step, given["--run"], given["--processes"]) == (
+        "ddpipe",
+        "train",
+        "it's mine-again",
+        "2",
+    )
+    assert given["--dataset"] == record.evaluation.subject.dataset
+    assert json.loads(given["--recipe"]) == record.training["recipe"]
+
+
+def test_page_links_to_its_sections_and_to_the_data_and_the_model() -> None:
+    page = render(replace(_exported(a_record()), data_page="data.html"))
+    links = dict(re.findall('<a href="([^"]+)">([^<]+)</a>', page))
+    titles = dict(re.findall('<h2 id="([^"]+)">([^<]+)</h2>', page))
+    assert {f"#{anchor}": title for anchor, title in titles.items()}.items() <= links.items()
+    assert {"data.html", "model/"} <= links.keys()
+    assert "href" not in re.sub('href="#s', "", render(_exported(a_record()))), (
+        "elsewhere nothing lies beside it"
+    )
 
 
 def test_faultless_model_has_no_gallery() -> None:
@@ -249,11 +283,13 @@ def test_what_a_training_took_is_shown_as_far_as_known() -> None:
         assert expected in text.replace("\N{NO-BREAK SPACE}", " ")
 
 
-def test_page_looks_the_same_under_any_reader_preference() -> None:
-    """Engines show it in a frame of their own on white."""
+def test_a_dark_page_has_other_colors_for_everything_that_is_drawn() -> None:
     page = render(a_record())
-    assert "prefers-color-scheme" not in page
-    assert "only light" in page
+    light, dark = re.findall(r":root \{(.*?)\}", page, re.DOTALL)
+    assert set(re.findall(r"--(\w+):", light)) == set(re.findall(r"--(\w+):", dark))
+    drawn = "".join(re.findall("<svg.*?</svg>", page, re.DOTALL))
+    assert re.findall(r"var\(--(\w+), #", drawn)
+    assert not re.findall("(?<!, )#[0-9a-f]{6}", drawn)
 
 
 def test_surest_mistake_comes_first(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_it_belongs_to_the_job_and_goes_with_it() -> None:
 
 
 def test_hidden_variables_are_in_a_secret_that_the_job_owns() -> None:
-    """Whoever may read pods, and jobs, sees its name only."""
+    """Who may read pods and jobs sees its name only."""
     server, seen, job = a_server(), list[dict[str, Any]](), replace(JOB, hidden={"KEY": "only for pods"})
     server.serve(SECRETS)
     succeed = server.created
