@@ -182,12 +182,8 @@ def test_page_has_the_command_that_repeats_the_run() -> None:
     command = html.unescape(re.findall("repeat it</dt><dd><code>(.*?)</code>", page)[0])
     program, step, *options = shlex.split(command)
     given = dict(zip(options[::2], options[1::2], strict=True))
-    assert (program, step, given["--run"], given["--processes"]) == (
-        "ddpipe",
-        "train",
-        "it's mine-again",
-        "2",
-    )
+    assert (program, step) == ("ddpipe", "train")
+    assert (given["--run"], given["--processes"]) == ("it's mine-again", "2")
     assert given["--dataset"] == record.evaluation.subject.dataset
     assert json.loads(given["--recipe"]) == record.training["recipe"]
 
@@ -198,9 +194,8 @@ def test_page_links_to_its_sections_and_to_the_data_and_the_model() -> None:
     titles = dict(re.findall('<h2 id="([^"]+)">([^<]+)</h2>', page))
     assert {f"#{anchor}": title for anchor, title in titles.items()}.items() <= links.items()
     assert {"data.html", "model/"} <= links.keys()
-    assert "href" not in re.sub('href="#s', "", render(_exported(a_record()))), (
-        "elsewhere nothing lies beside it"
-    )
+    elsewhere = re.findall('<a href="([^"]+)"', render(_exported(a_record())))
+    assert all(link.startswith("#") for link in elsewhere), "nothing lies beside the page"
 
 
 def test_faultless_model_has_no_gallery() -> None:
