@@ -31,7 +31,7 @@ from ddpipe.prepare.encoding import SMALL, Encoding, chosen, how_shaped, what_is
 from ddpipe.prepare.entries import Members, sizes
 from ddpipe.prepare.packing import Packer
 from ddpipe.prepare.planning import Known, PackingPlan, Stored, planned
-from ddpipe.prepare.report import copies, lookalikes
+from ddpipe.prepare.report import copies, leak_warnings, lookalikes
 from ddpipe.prepare.sharing import Helped
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.prepare.splitting import Places, given_splits, kept_places, split_samples
@@ -165,7 +165,9 @@ class VersionBuilder:
             log.warning("check the data: %s", warning)
         if self._encoding.depth:
             log.info("16-bit images use %d bits at most: the upper 8 of these are kept", self._encoding.depth)
-        _warn_of_copies(self._shards)
+        members = {split: [one.entry.members for one in self._shards[split]] for split in SPLITS}
+        for warning in leak_warnings(copies(members), lookalikes(members)):
+            log.warning("%s", warning)
 
 
 def _encoding(spec: PrepareSpec, survey: Survey, packer: Packer, stored: Sequence[Stored]) -> Encoding:
@@ -195,17 +197,6 @@ def _note_unchanged(samples: Samples, known: Known, stored: Iterable[Stored]) ->
         members = one.entry.members
         same = (one.rows >= 0) & (samples.stamps[one.rows] == members.stamps)
         known.note(one.rows[same], members.sha256[same], members.shapes[same], members.depths[same])
-
-
-def _warn_of_copies(shards: Mapping[str, Sequence[Stored]]) -> None:
-    """Warn of the same file, or picture, in two splits: a test on it measures memory, not learning."""
-    members = {split: [one.entry.members for one in shards[split]] for split in SPLITS}
-    kinds = {"equal images": copies(members), "pairs of images that look alike": lookalikes(members)}
-    for kind, found in kinds.items():
-        if leaks := [ids for ids in found if len(set(ids.values())) > 1]:
-            first = {split: name for name, split in reversed(leaks[0].items())}  # one of each split
-            example = ", ".join(f"{first[split]} ({split})" for split in SPLITS if split in first)
-            log.warning("%s are in more than one split: %d, such as %s", kind, len(leaks), example)
 
 
 def rule_facts(spec: PrepareSpec) -> dict[str, Any]:

@@ -114,13 +114,19 @@ def refuse_torn_groups(spec: PrepareSpec, samples: Samples, places: Places) -> N
 
 def split_warnings(classes: Sequence[str], splits: Mapping[str, Samples]) -> Iterator[str]:
     """Warnings about what can be trained on, but may not be what its user wants."""
-    counts = {name: class_counts(part.labels, len(classes)) for name, part in splits.items()}
-    yield from _few_images(classes, counts)
+    yield from class_warnings(
+        classes, {name: class_counts(part.labels, len(classes)) for name, part in splits.items()}
+    )
     groups = np.concatenate([found.groups for found in splits.values()])
     groups = groups[groups != b""]
     if len(groups) > 1 and len(np.unique(groups)) == len(groups):
         example = groups[0].decode()
         yield f"every group has one image, such as {example!r}: does it really name groups?"
+
+
+def class_warnings(classes: Sequence[str], counts: Mapping[str, Labels]) -> Iterator[str]:
+    """Those that follow from the number of images of each class, by split."""
+    yield from _few_images(classes, counts)
     spellings: dict[str, list[str]] = defaultdict(list)
     for name, count in zip(classes, np.sum([*counts.values()], axis=0).tolist(), strict=True):
         spellings[_spelling(name)].append(f"{name!r} ({count:,} images)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +17,12 @@ from ddpipe.data.index import SampleIndex, open_index
 from ddpipe.data.manifest import SPLITS, DatasetManifest
 from ddpipe.data.reader import SplitReader, open_shards
 from ddpipe.data.shards import Images
+from ddpipe.prepare.checks import class_warnings
 from ddpipe.prepare.duplicates import near_duplicates
 from ddpipe.prepare.encoding import how_shaped
 from ddpipe.prepare.entries import Members, read_entries, sizes
 from ddpipe.storage import Store
-from ddpipe.templates import environment
+from ddpipe.templates import environment, with_contents
 
 PER_CLASS = 12
 """Images in a class's row of the contact sheet."""
@@ -30,6 +31,7 @@ TILE = 48
 """Smallest side of an image on the sheet, in pixels; smaller ones are enlarged, larger ones get twice it."""
 
 GAP = 2
+PAIR = 2  # pictures of each group of copies
 
 LISTED = 10
 """Number of sizes and of copies that are listed; all are counted."""
@@ -38,7 +40,9 @@ LISTED = 10
 def data_report_html(manifest: DatasetManifest, store: Store) -> str:
     """A self-contained HTML page about a dataset version."""
     counts = {split: per_class(manifest, split) for split in SPLITS}
-    train = _front(manifest, store)
+    labels = open_index(manifest, "train", store).labels
+    shown = np.concatenate([_first(labels, label) for label in range(len(manifest.classes))])
+    train = _part(manifest, "train", store, shown)
     rows = [
         {
             "name": name,
@@ -50,8 +54,9 @@ def data_report_html(manifest: DatasetManifest, store: Store) -> str:
     ]
     totals = [manifest.splits[split].count for split in SPLITS]
     members = _members(manifest, store)
+    same, alike = copies(members), lookalikes(members)
     shapes = sizes(part for found in members.values() for part in found)
-    return (
+    page = (
         environment("ddpipe.prepare")
         .get_template("report.html.j2")
         .render(
@@ -66,11 +71,19 @@ def data_report_html(manifest: DatasetManifest, store: Store) -> str:
                 for (height, width), count in shapes.most_common()
             ],
             shape=how_shaped(manifest.source["encoding"], shapes) if "encoding" in manifest.source else "",
-            copies=copies(members),
-            alike=lookalikes(members),
+            copies=same,
+            alike=alike,
             limit=LISTED,
+            warnings=[
+                *class_warnings(
+                    manifest.classes, {split: np.array(manifest.splits[split].per_class) for split in SPLITS}
+                ),
+                *leak_warnings(same, alike),
+            ],
+            seen=_seen(manifest, store, [*same[:LISTED], *alike[:LISTED]]),
         )
     )
+    return with_contents(page)
 
 
 def how_split(manifest: DatasetManifest) -> str:
@@ -129,6 +142,32 @@ def lookalikes(members: Found) -> list[dict[str, str]]:
     return _named([np.array(pair) for pair in pairs if hashes[pair[0]] != hashes[pair[1]]], ids, splits)
 
 
+def leak_warnings(same: Sequence[dict[str, str]], alike: Sequence[dict[str, str]]) -> Iterator[str]:
+    """That files, or pictures, are in two splits: a test on them measures memory, not learning."""
+    for kind, found in (("equal images", same), ("pairs of images that look alike", alike)):
+        if leaks := [ids for ids in found if len(set(ids.values())) > 1]:
+            first = {split: name for name, split in reversed(leaks[0].items())}  # one of each split
+            example = ", ".join(f"{first[split]} ({split})" for split in SPLITS if split in first)
+            yield f"{kind} are in more than one split: {len(leaks)}, such as {example}"
+
+
+def _seen(
+    manifest: DatasetManifest, store: Store, groups: Sequence[Mapping[str, str]]
+) -> dict[tuple[str, str], str]:
+    """Pictures of the first samples of each group, by split and id."""
+    found = {}
+    for split in SPLITS:
+        wanted = [name for group in groups for name, where in list(group.items())[:PAIR] if where == split]
+        if not wanted:
+            continue
+        index = open_index(manifest, split, store)
+        part = _part(manifest, split, store, np.flatnonzero(np.isin(index.sample_ids.column, text(wanted))))
+        rows = np.flatnonzero(np.isin(part.sample_ids.column, text(wanted)))
+        for row, image in zip(rows.tolist(), part.images(rows), strict=True):
+            found[split, part.sample_ids[row]] = _picture(image[None])
+    return found
+
+
 def _gathered(members: Found, column: str) -> tuple[Strings, list[str], Text]:
     """Ids, splits and a column of all members."""
     parts = [(split, part) for split, found in members.items() for part in found]
@@ -153,12 +192,11 @@ def _members(manifest: DatasetManifest, store: Store) -> dict[str, list[Members]
     }
 
 
-def _front(manifest: DatasetManifest, store: Store) -> SplitReader:
-    """The training split with only those shards whose images are on the sheet."""
-    shards, index = manifest.splits["train"].shards, open_index(manifest, "train", store)
+def _part(manifest: DatasetManifest, split: str, store: Store, rows: Rows) -> SplitReader:
+    """A split with only those shards that hold these rows."""
+    shards, index = manifest.splits[split].shards, open_index(manifest, split, store)
     ends = np.cumsum([shard.count for shard in shards])
-    shown = np.concatenate([_first(index.labels, label) for label in range(len(manifest.classes))])
-    needed = np.unique(np.searchsorted(ends, shown, side="right"))
+    needed = np.unique(np.searchsorted(ends, rows, side="right"))
     inside = np.concatenate([np.arange(ends[place] - shards[place].count, ends[place]) for place in needed])
     part = SampleIndex(Strings(index.sample_ids.column[inside]), index.labels[inside])
     opened = open_shards([shards[place] for place in needed], manifest.shape, store)

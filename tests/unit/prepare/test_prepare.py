@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import logging
 import os
 import shutil
@@ -882,6 +883,11 @@ def test_pictures_that_look_alike_in_two_splits_are_a_warning(
     page = _page(prepare(replace(spec, image_format="jpeg", image_size=64)))
     assert "pairs of images that look alike are in more than one split: " in caplog.text
     assert "look alike: 30</h2>" in page
+    shown = page.partition("look alike: 30</h2>")[2].partition("</ul>")[0]
+    assert shown.count("<img") == 20, "both pictures of each pair that is listed"
+    warned = [text.removeprefix("check the data: ") for text in caplog.messages if "split" in text]
+    assert warned
+    assert all(text in html.unescape(page) for text in warned), "what the console says of the data"
 
 
 def test_the_page_lists_the_sizes_of_the_files(photographs: PrepareSpec) -> None:
