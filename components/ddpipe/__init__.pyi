@@ -97,8 +97,9 @@ def run(
         dataset_name: Name of the dataset, shared by its versions (default: that of the folder, the file or
             the source).
         store: URI of the dataset store, a folder or s3://bucket/prefix.
-        image_size: Side of all images in pixels, cropped around the center to a square, never squashed; 0
-            means the most common size up to 96, and a shorter side of 256 for larger images.
+        image_size: Side of all images in pixels, which are then square; 0 means the most common size up to
+            96, and as many pixels as 256 x 256 for larger images. What would lose more than a little by
+            cropping is kept whole, on white.
         validation_fraction: Fraction of samples in the validation split.
         test_fraction: Fraction of samples in the test split; the rest is for training.
         split_seed: Seed that assigns samples to splits.
@@ -227,8 +228,9 @@ def prepare(
         dataset_name: Name of the dataset, shared by its versions (default: that of the folder, the file or
             the source).
         store: URI of the dataset store, a folder or s3://bucket/prefix.
-        image_size: Side of all images in pixels, cropped around the center to a square, never squashed; 0
-            means the most common size up to 96, and a shorter side of 256 for larger images.
+        image_size: Side of all images in pixels, which are then square; 0 means the most common size up to
+            96, and as many pixels as 256 x 256 for larger images. What would lose more than a little by
+            cropping is kept whole, on white.
         validation_fraction: Fraction of samples in the validation split.
         test_fraction: Fraction of samples in the test split; the rest is for training.
         split_seed: Seed that assigns samples to splits.

@@ -155,7 +155,7 @@ def show_command(dataset: str) -> None:
     height, width, channels = manifest.shape
     lines = [
         f"{manifest.name} {manifest.dataset_id}",
-        f"{manifest.task}, {len(manifest.classes)} classes, {height} x {width} x {channels}",
+        f"{manifest.task}, {len(manifest.classes)} classes, {width} x {height} x {channels}",
         f"{len(shards_of(manifest))} shards, {_megabytes(size)}, from source {manifest.source.get('kind')}",
         *(
             f"{name:>12}: {split.count:,} ({', '.join(_counts(manifest, name))})"

@@ -27,7 +27,10 @@ Shape = tuple[int, int, int]
 """Height, width and channels of an image."""
 
 SCHEMA = 2
-"""The manifest schema that this code understands; schema 1 had ids and labels inside."""
+"""The manifest schema of versions whose images are cropped; schema 1 had ids and labels inside."""
+
+WHOLE_SCHEMA = 3
+"""That of versions whose images are whole: an older ddpipe would crop those that it predicts."""
 
 SPLITS = ("train", "validation", "test")
 
@@ -167,12 +170,12 @@ class DatasetManifest:
             raise _no_manifest(origin, str(error)) from error
         if not isinstance(fields, dict) or "schema" not in fields:
             raise _no_manifest(origin, "it has no schema")
-        check_schema(fields, SCHEMA, origin)
-        if fields["schema"] != SCHEMA:
+        check_schema(fields, WHOLE_SCHEMA, origin)
+        if fields["schema"] not in {SCHEMA, WHOLE_SCHEMA}:
             raise DatasetError(
                 what="a dataset cannot be read",
                 which=origin,
-                seen=f"it has schema {fields['schema']}, this ddpipe reads manifests of schema {SCHEMA}",
+                seen=f"it has schema {fields['schema']}, this ddpipe reads {SCHEMA} and {WHOLE_SCHEMA}",
                 do="Prepare the dataset again with this ddpipe and remove this version: `ddpipe data rm`. If "
                 "this is not a manifest, give the URI of one, as `ddpipe data ls` lists them.",
             )

@@ -180,7 +180,7 @@ def cropped(jpeg: bytes, shape: tuple[int, int, int]) -> Images:
 
     rows, columns, *_ = simplejpeg.decode_jpeg_header(jpeg)
     if rows < height or columns < width or rows * columns > LARGEST:
-        raise ValueError(f"it has {rows}x{columns} pixels, the manifest says {height}x{width}")
+        raise ValueError(f"it has {columns}x{rows} pixels, the manifest says {width}x{height}")
     image: Images = simplejpeg.decode_jpeg(jpeg, "GRAY" if channels == 1 else "RGB")
     top, left = (image.shape[0] - height) // 2, (image.shape[1] - width) // 2
     return image[top : top + height, left : left + width]

@@ -104,7 +104,7 @@ def _check_size(name: str, shape: Shape, smallest: int) -> None:
     if min(height, width) < smallest:
         raise cannot_build(
             name,
-            f"the images are {height}x{width} pixels, it needs at least {smallest}x{smallest}",
+            f"the images are {width}x{height} pixels, it needs at least {smallest}x{smallest}",
             f"Prepare the dataset with images of at least {smallest}x{smallest} pixels.",
         )
 

@@ -82,7 +82,7 @@ def check_logits(network: nn.Module, name: str, shape: Shape, classes: int) -> N
     except Exception as error:  # the network may be anybody's and raise anything
         raise cannot_build(
             name,
-            f"it does not accept images of {height}x{width} pixels and {channels} channels: "
+            f"it does not accept images of {width}x{height} pixels and {channels} channels: "
             f"{_described(error)}",
             "Prepare the dataset with images that it accepts, or choose another model.",
         ) from error

@@ -34,10 +34,10 @@ class Preprocessing:
             rejected.
         depth: Bits that the values of an image of 16 bits use, of which the upper 8 are kept; 0: the training
             had no such images, and all 16 count.
-        background: What transparent pixels become.
+        background: What transparent pixels become, and what a whole image does not fill.
         color: "gray" (ITU-R 601 weights) or "rgb".
         scale: Proportions are kept. "cover": until the image just covers height and width; "shorter side":
-            until its shorter side has `side` pixels.
+            until its shorter side has `side` pixels; "contain": until it just fits, in the middle.
         side: Of "shorter side"; else 0.
         filter: Of scaling, as wide as the reduction asks for.
         jpeg_quality: The scaled image is compressed and decompressed as a JPEG of this quality, as the
@@ -74,8 +74,8 @@ class Preprocessing:
             first_frame=encoding.get("frames") == "first",
             depth=encoding.get("depth", 0),
             color="gray" if shape[2] == 1 else "rgb",
-            scale="shorter side" if is_jpeg else "cover",
-            side=encoding["side"] if is_jpeg else 0,
+            scale=encoding.get("fit", "shorter side" if is_jpeg else "cover"),
+            side=encoding.get("side", 0),
             jpeg_quality=encoding["quality"] if is_jpeg else 0,
             reduced_from=() if seen == shape else shape[:2],
         )
@@ -86,7 +86,7 @@ class Preprocessing:
             "orientation": ("exif",),
             "background": ("white",),
             "color": ("gray", "rgb"),
-            "scale": ("cover", "shorter side"),
+            "scale": ("cover", "contain", "shorter side"),
             "filter": ("bicubic",),
             "crop": ("center",),
         }
@@ -95,7 +95,7 @@ class Preprocessing:
                 yield f"its preprocessing has {name} {value[:40]!r}, not {' or '.join(values)}"
         if self.depth and not WHOLE_BYTE <= self.depth <= DEEPEST:
             yield f"its preprocessing has depth {self.depth}"
-        if not 0 <= self.jpeg_quality <= BEST_QUALITY or (self.scale == "cover") == bool(self.side):
+        if not 0 <= self.jpeg_quality <= BEST_QUALITY or (self.scale == "shorter side") != bool(self.side):
             yield f"its preprocessing has side {self.side} and jpeg_quality {self.jpeg_quality}"
         if self.reduced_from and (
             len(self.reduced_from) != 2 or not all(0 < side <= LARGEST_SIDE for side in self.reduced_from)  # noqa: PLR2004 - height and width

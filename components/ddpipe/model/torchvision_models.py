@@ -208,7 +208,7 @@ def build_torchvision(name: str, shape: tuple[int, int, int], classes: int) -> n
         raise ParameterError(
             what="the network cannot be built",
             which=f"model {name!r}",
-            seen=f"for images of {height}x{width} pixels torchvision reports: {error}",
+            seen=f"for images of {width}x{height} pixels torchvision reports: {error}",
             do="Prepare images of a size that it accepts, such as 224, or choose another model.",
         ) from error
     if min(height, width) <= SMALL:

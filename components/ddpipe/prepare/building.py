@@ -19,7 +19,7 @@ import numpy as np
 
 from ddpipe.data.columns import PIECE, Rows, trimmed
 from ddpipe.data.index import described
-from ddpipe.data.manifest import SPLITS, DatasetManifest
+from ddpipe.data.manifest import SCHEMA, SPLITS, WHOLE_SCHEMA, DatasetManifest
 from ddpipe.prepare.checks import (
     refuse_if_none_is_left,
     refuse_small_classes,
@@ -40,8 +40,8 @@ from ddpipe.sources.samples import Samples
 
 log = logging.getLogger(__name__)
 
-FIRST = 16
-"""Files that are inspected in a new data set to learn how many bits its images use: few are encoded twice."""
+MEASURED = 400
+"""Files that show proportions and bits where the size is given: all others are read once, to be encoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +173,8 @@ class VersionBuilder:
 def _encoding(spec: PrepareSpec, survey: Survey, packer: Packer, stored: Sequence[Stored]) -> Encoding:
     """Inspect the files as far as needed, and choose the encoding.
 
-    New files are read only once, to be encoded, unless their sizes and colors determine the encoding and the
-    source does not know these.
+    New files are read only once, to be encoded, unless the sizes and colors of all determine the encoding and
+    the source does not know these.
     """
     known, seen = packer.known, np.zeros(len(survey.samples), np.bool_)
     decides = spec.image_format == "raw" or (spec.image_format == "auto" and spec.image_size <= SMALL)
@@ -182,13 +182,13 @@ def _encoding(spec: PrepareSpec, survey: Survey, packer: Packer, stored: Sequenc
         seen[one.rows[one.rows >= 0]] = True
     if not spec.verify:
         _note_unchanged(survey.samples, known, stored)
-    packer.inspect(np.flatnonzero(~known.there & (seen | (decides and survey.shape is None))))
-    if not known.there.any():
-        packer.inspect(np.arange(min(FIRST, len(survey.samples))))
+    measured = np.zeros(len(seen), np.bool_)
+    step = 1 if decides else max(1, len(seen) // MEASURED)
+    measured[::step] = survey.shape is None
+    packer.inspect(np.flatnonzero(~known.there & (seen | measured)))
     depth = int(known.depths.max(initial=0))
-    shapes = known.shapes[known.there] if survey.shape is None else np.array([survey.shape])
-    found = shapes if decides else ()
-    return replace(chosen(found, spec.image_format, spec.image_size, spec.reading), depth=depth)
+    shapes = known.shapes[known.there & measured] if survey.shape is None else np.array([survey.shape])
+    return replace(chosen(shapes, spec.image_format, spec.image_size, spec.reading), depth=depth)
 
 
 def _note_unchanged(samples: Samples, known: Known, stored: Iterable[Stored]) -> None:
@@ -258,6 +258,7 @@ def manifest_of(
             **survey.facts,
         },
         skipped=tuple(skipped),
+        schema=WHOLE_SCHEMA if encoding.whole else SCHEMA,
     )
     return manifest, {key: data for _, objects in parts.values() for key, data in objects.items()}
 

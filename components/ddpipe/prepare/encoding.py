@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from ddpipe.data.manifest import Shape, ShardRef
 from ddpipe.data.shards import JpegShard, encode_jpegs, encode_pixels, open_shard
 from ddpipe.prepare.duplicates import DETAIL, perceptual_hash
 from ddpipe.sources.base import DEFAULT, ReadOptions
-from ddpipe.sources.images import FILTER, as_jpeg, bare, decode
+from ddpipe.sources.images import FILTER, as_jpeg, bare, contain, decode, shrink
 
 SMALL = 96
 """Images with a shorter side of at most so many pixels are stored as pixels, larger ones as JPEGs."""
@@ -25,6 +26,18 @@ PHOTOGRAPH = 256
 
 QUALITY = 90
 """Of JPEGs: the loss is below that of scaling, and a file half as large as at 95."""
+
+CONTAIN = "contain"
+"""The fit of images that are not cropped."""
+
+LITTLE = 0.1
+"""Share of an image's area that may be cropped without a loss that matters."""
+
+MANY = 0.05
+"""Share of the images; if so many would lose more than a little, all stay whole."""
+
+LONGEST = 4
+"""Proportions of whole images, at most: longer ones have white above and below."""
 
 POWERS = np.stack([np.arange(256), np.arange(256) ** 2], axis=1)
 
@@ -47,23 +60,29 @@ class Raw:
     shape: Shape
     depth: int = 0  # bits that values of 16-bit images use; 0: there are no such images
     reading: ReadOptions = DEFAULT
+    whole: bool = False  # not cropped: what is left of the shape is white
 
     @property
     def facts(self) -> Mapping[str, object]:
         """Everything that affects the result."""
-        return {"kind": "raw", "shape": list(self.shape), **_deep(self.depth), **self.reading.facts}
+        fit = {"fit": CONTAIN} if self.whole else {}
+        return {"kind": "raw", "shape": list(self.shape), **fit, **_deep(self.depth), **self.reading.facts}
 
     def read_shape(self, channels: int) -> Shape:  # noqa: ARG002 - the same for any number
         """What readers return, if the image with most channels has so many."""
         return self.shape
 
     def encode(self, data: bytes) -> Encoded:
-        """Scaled and cropped to the shape; raw pixels that have it already are copied."""
+        """Scaled to the shape; raw pixels that have it already are copied."""
         found = bare(data)
         if found and found[0] == self.shape and min(self.shape[:2]) < DETAIL:
             pixels, phash = found[1], ""
         else:
-            image = decode(data, self.shape, self.depth, self.reading)
+            if self.whole:
+                image = contain(data, self.shape[:2], self.depth, self.reading)
+                image = image.convert("L" if self.shape[2] == 1 else "RGB")
+            else:
+                image = decode(data, self.shape, self.depth, self.reading)
             pixels, phash = image.tobytes(), perceptual_hash(image)
         return Encoded(pixels, pixel_moments(pixels, self.shape[2]), phash)
 
@@ -86,24 +105,29 @@ class Raw:
 class Jpeg:
     """JPEGs, scaled once, so that training decodes no more pixels than it needs."""
 
-    side: int  # the shorter one, in pixels
+    size: tuple[int, int]  # height and width of what readers get; a square's side, if an image is longer
     depth: int = 0
     reading: ReadOptions = DEFAULT
+    whole: bool = False  # not cropped: what is left of the size is white
 
     @property
     def facts(self) -> Mapping[str, object]:
         """Everything that affects the result."""
-        facts = {"kind": "jpeg", "side": self.side, "quality": QUALITY, "filter": FILTER.name.lower()}
+        size = {"size": [*self.size], "fit": CONTAIN} if self.whole else {"side": self.size[0]}
+        facts = {"kind": "jpeg", **size, "quality": QUALITY, "filter": FILTER.name.lower()}
         return {**facts, **_deep(self.depth), **self.reading.facts}
 
     def read_shape(self, channels: int) -> Shape:
-        """What readers return: a square, cut from the middle."""
-        return self.side, self.side, channels
+        """What readers return, cut from the middle."""
+        return *self.size, channels
 
     def encode(self, data: bytes) -> Encoded:
-        """Scaled to the shorter side; gray stays gray."""
-        image, file = as_jpeg(data, self.side, QUALITY, self.depth, self.reading)
-        return Encoded(file, moments(image), perceptual_hash(image))
+        """Scaled to the shorter side, or to fit; gray stays gray."""
+        if self.whole:
+            image = contain(data, self.size, self.depth, self.reading)
+        else:
+            image = shrink(data, self.size[0], self.depth, self.reading)
+        return Encoded(as_jpeg(image, QUALITY), moments(image), perceptual_hash(image))
 
     def pack(self, parts: Sequence[bytes]) -> tuple[ShardRef, bytes]:
         """A .tar."""
@@ -111,7 +135,7 @@ class Jpeg:
 
     def unpack(self, path: Path, shard: ShardRef) -> Callable[[int], bytes]:
         """The JPEG file of an image."""
-        return JpegShard(path, shard, (self.side, self.side, 3)).file
+        return JpegShard(path, shard, (*self.size, 3)).file
 
 
 Encoding = Raw | Jpeg
@@ -120,11 +144,12 @@ Encoding = Raw | Jpeg
 
 def encoding_of(facts: Mapping[str, Any], reading: ReadOptions) -> Encoding:
     """The encoding that has these facts."""
-    depth = int(facts.get("depth", 0))
+    depth, whole = int(facts.get("depth", 0)), "fit" in facts
     if facts["kind"] == "raw":
         height, width, channels = map(int, facts["shape"])
-        return Raw((height, width, channels), depth, reading)
-    return Jpeg(int(facts["side"]), depth, reading)
+        return Raw((height, width, channels), depth, reading, whole)
+    height, width = map(int, facts.get("size") or 2 * [facts["side"]])
+    return Jpeg((height, width), depth, reading, whole)
 
 
 def _deep(depth: int) -> dict[str, int]:
@@ -145,16 +170,35 @@ def pixel_moments(pixels: bytes, channels: int) -> Moments:
 
 
 def chosen(shapes: ArrayLike, kind: str, size: int, reading: ReadOptions = DEFAULT) -> Encoding:
-    """Choose the encoding for these images."""
+    """Choose the encoding for images of these shapes, (n, 3): cropped where little is lost, else whole."""
     found = np.asarray(shapes, np.int64).reshape(-1, 3)
     if not len(found):
-        return Jpeg(size or PHOTOGRAPH, reading=reading)
-    sizes, first, counts = np.unique(found[:, 0] << 32 | found[:, 1], return_index=True, return_counts=True)
-    commonest = sizes[np.lexsort((first, -counts))[0]]
-    height, width = (size, size) if size else divmod(int(commonest), 2**32)
-    if kind == "raw" or min(height, width) <= SMALL:
-        return Raw((height, width, int(found[:, 2].max())), reading=reading)
-    return Jpeg(size or min(PHOTOGRAPH, height, width), reading=reading)
+        side = size or PHOTOGRAPH
+        return Jpeg((side, side), reading=reading)
+    height, width = (size, size) if size else _usual(found)
+    is_raw = kind == "raw" or (kind == "auto" and min(height, width) <= SMALL)
+    if not is_raw:
+        height = width = size or min(PHOTOGRAPH, height, width)
+    if whole := bool((_lost(found[:, :2], (height, width)) > LITTLE).mean() > MANY):
+        # As many pixels, in the proportions that the images have on average.
+        logs = 0 if size else np.log(found[:, 1] / found[:, 0]).mean()
+        share = math.exp(np.clip(logs, -math.log(LONGEST), math.log(LONGEST)))
+        area, height = height * width, max(1, round(math.sqrt(height * width / share)))
+        width = max(1, round(area / height))
+    if is_raw:
+        return Raw((height, width, int(found[:, 2].max())), reading=reading, whole=whole)
+    return Jpeg((height, width), reading=reading, whole=whole)
+
+
+def _usual(shapes: NDArray[np.int64]) -> tuple[int, int]:
+    """The height and width that most of the images have; else those in the middle."""
+    sizes, first, counts = np.unique(shapes[:, 0] << 32 | shapes[:, 1], return_index=True, return_counts=True)
+    commonest = np.lexsort((first, -counts))[0]
+    if counts[commonest] * 2 >= len(shapes):
+        height, width = divmod(int(sizes[commonest]), 2**32)
+        return height, width
+    height, width = np.sort(shapes[:, :2], axis=0)[len(shapes) // 2].tolist()
+    return height, width
 
 
 Sizes = Mapping[tuple[int, int], int]
@@ -164,44 +208,62 @@ Sizes = Mapping[tuple[int, int], int]
 def what_is_there(images: int, classes: int, sizes: Sizes, *, channels: int, exclusive: bool) -> str:
     """What a source holds, in a line: "120 images, 2 classes, 160 × 200, RGB"."""  # noqa: RUF002
     kinds = "classes" if exclusive else "labels"
-    (height, width), _ = max(sizes.items(), key=lambda item: item[1])
-    others = f" and {len(sizes) - 1:,} other sizes" if len(sizes) > 1 else ""
-    color = "RGB" if channels > 1 else "gray"
-    return f"{images:,} images, {classes:,} {kinds}, {width} × {height}{others}, {color}"  # noqa: RUF001
+    (commonest, count), others = max(sizes.items(), key=lambda item: item[1]), len(sizes) - 1
+    if others and count * 2 < images:
+        least, most = (found(sizes, key=lambda size: size[0] * size[1]) for found in (min, max))
+        shown = f"{len(sizes):,} sizes from {shown_size(least)} to {shown_size(most)}"
+    else:
+        shown = shown_size(commonest) + (f" and {others:,} other size{'s' * (others > 1)}" if others else "")
+    return f"{images:,} images, {classes:,} {kinds}, {shown}, {'RGB' if channels > 1 else 'gray'}"
+
+
+def shown_size(size: Sequence[int]) -> str:
+    """Height and width as they are printed everywhere: the width first."""
+    return f"{size[1]} × {size[0]}"  # noqa: RUF001
+
+
+def target_of(encoding: Mapping[str, Any]) -> tuple[int, int]:
+    """Height and width of what readers get."""
+    height, width = encoding.get("shape", encoding.get("size", 2 * [encoding.get("side")]))[:2]
+    return height, width
 
 
 def how_shaped(encoding: Mapping[str, Any], sizes: Sizes) -> str:
     """What happens to images of these sizes, in a few sentences."""
-    is_whole = encoding["kind"] == "jpeg"
-    height, width = (encoding["side"], encoding["side"]) if is_whole else encoding["shape"][:2]
-    target = f"{width} × {height} pixels"  # noqa: RUF001
-    if not is_whole and set(sizes) <= {(height, width)}:
-        return f"Images are kept as they are, {target}."
-    how = (
-        f"Images are kept whole, scaled to a shorter side of {height} pixels; readers get {target} "
-        "from the center"
-        if is_whole
-        else f"Images are scaled to {target}, keeping proportions; the longer side is cropped at both ends"
-    )
-    losses = {size: _lost(size, (height, width)) for size in sizes}
-    cropped = sum(count for size, count in sizes.items() if losses[size] > 0)
-    enlarged = sum(count for (high, wide), count in sizes.items() if high < height or wide < width)
-    details = []
-    if cropped:
-        mean = sum(losses[size] * count for size, count in sizes.items()) / cropped
-        details.append(
-            f"{cropped:,} of {sum(sizes.values()):,} images lose {mean:.0%} of their area on average"
+    target, whole = target_of(encoding), "fit" in encoding
+    if encoding["kind"] == "raw" and set(sizes) <= {target}:
+        return f"Images are kept as they are, {shown_size(target)} pixels."
+    shown = f"{shown_size(target)} pixels"
+    if whole:
+        how = f"Images are kept whole, scaled to fit into {shown}"
+    elif encoding["kind"] == "jpeg":
+        how = (
+            f"Images are scaled to a shorter side of {target[0]} pixels; readers get {shown} from the center"
         )
-    if enlarged:
-        details.append(f"{enlarged:,} are enlarged")
+    else:
+        how = f"Images are scaled to {shown}, keeping proportions; the longer side is cropped at both ends"
+    found, counts = np.array([*sizes]), np.array([*sizes.values()])
+    missing = _empty(found, target) if whole else _lost(found, target)
+    is_missing = missing > 0
+    details = []
+    if count := int(counts[is_missing].sum()):
+        mean = float(np.average(missing[is_missing], weights=counts[is_missing]))
+        area = f"leave {mean:.0%} of it white" if whole else f"lose {mean:.0%} of their area"
+        details.append(f"{count:,} of {counts.sum():,} images {area} on average")
+    is_small = (found < target).all(axis=1) if whole else (found < target).any(axis=1)
+    if count := int(counts[is_small].sum()):
+        details.append(f"{count:,} are enlarged")
     seen = f" ({', '.join(details)})" if details else ""
     return f"{how}{seen}. Proportions never change."
 
 
-def _lost(size: tuple[int, int], target: tuple[int, int]) -> float:
-    """The fraction of an image's area that is cropped; less than a pixel is none."""
-    factor = max(target[0] / size[0], target[1] / size[1])
-    kept = [min(length, wanted / factor) for length, wanted in zip(size, target, strict=True)]
-    if all(length - part < 1 for length, part in zip(size, kept, strict=True)):
-        return 0.0
-    return 1 - kept[0] * kept[1] / (size[0] * size[1])
+def _lost(sizes: NDArray[np.int64], target: tuple[int, int]) -> NDArray[np.float64]:
+    """The share of the area of images that is cropped; less than a pixel is none. `sizes`: (n, 2)."""
+    kept = np.minimum(sizes, np.array(target) / np.max(target / sizes, axis=1, keepdims=True))
+    return np.where((sizes - kept < 1).all(axis=1), 0.0, 1 - kept.prod(axis=1) / sizes.prod(axis=1))
+
+
+def _empty(sizes: NDArray[np.int64], target: tuple[int, int]) -> NDArray[np.float64]:
+    """The share of the target that whole images do not fill; less than a pixel is none. `sizes`: (n, 2)."""
+    filled = sizes * np.min(target / sizes, axis=1, keepdims=True)
+    return np.where((target - filled < 1).all(axis=1), 0.0, 1 - filled.prod(axis=1) / math.prod(target))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import io
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +21,7 @@ from ddpipe.data.reader import SplitReader, open_shards
 from ddpipe.data.shards import Images
 from ddpipe.prepare.checks import class_warnings
 from ddpipe.prepare.duplicates import near_duplicates
-from ddpipe.prepare.encoding import how_shaped
+from ddpipe.prepare.encoding import Sizes, how_shaped, shown_size, target_of
 from ddpipe.prepare.entries import Members, read_entries, sizes
 from ddpipe.storage import Store
 from ddpipe.templates import environment, with_contents
@@ -34,7 +36,13 @@ GAP = 2
 PAIR = 2  # pictures of each group of copies
 
 LISTED = 10
-"""Number of sizes and of copies that are listed; all are counted."""
+"""Number of copies that are listed; all are counted."""
+
+STEPS = 2
+"""Bars of the histogram of proportions for each factor of two."""
+
+BOX = 40
+"""Longer side of a drawing, in pixels."""
 
 
 def data_report_html(manifest: DatasetManifest, store: Store) -> str:
@@ -56,6 +64,7 @@ def data_report_html(manifest: DatasetManifest, store: Store) -> str:
     members = _members(manifest, store)
     same, alike = copies(members), lookalikes(members)
     shapes = sizes(part for found in members.values() for part in found)
+    encoding = manifest.source.get("encoding", {})
     page = (
         environment("ddpipe.prepare")
         .get_template("report.html.j2")
@@ -66,11 +75,10 @@ def data_report_html(manifest: DatasetManifest, store: Store) -> str:
             rows=rows,
             totals=totals,
             total=sum(totals),
-            sizes=[
-                (f"{width} × {height}", count)  # noqa: RUF001
-                for (height, width), count in shapes.most_common()
-            ],
-            shape=how_shaped(manifest.source["encoding"], shapes) if "encoding" in manifest.source else "",
+            size=shown_size(manifest.shape),
+            proportions=list(proportions(shapes, target_of(encoding))) if encoding else [],
+            shape=how_shaped(encoding, shapes) if encoding else "",
+            whole="fit" in encoding,
             copies=same,
             alike=alike,
             limit=LISTED,
@@ -84,6 +92,27 @@ def data_report_html(manifest: DatasetManifest, store: Store) -> str:
         )
     )
     return with_contents(page)
+
+
+def proportions(shapes: Sizes, target: tuple[int, int]) -> Iterator[Mapping[str, Any]]:
+    """The bars of a histogram of width to height, each with an image and what is kept of it, to be drawn."""
+    bars: dict[int, Counter[tuple[int, int]]] = defaultdict(Counter)
+    for size, count in shapes.items():
+        bars[round(STEPS * math.log2(size[1] / size[0]))][size] += count
+    most = max(bar.total() for bar in bars.values()) if bars else 0
+    for _, bar in sorted(bars.items()):
+        (size, _), *others = bar.most_common()
+        image, frame = np.array(size), np.array(target)
+        scales = {"kept": (frame / image).min(), "cropped": (frame / image).max()}
+        drawn = {name: image * scale for name, scale in scales.items()}
+        unit = BOX / max(*frame, *drawn["cropped"])
+        yield {
+            "size": shown_size(size) + (f" and {len(others):,} other sizes" if others else ""),
+            "count": bar.total(),
+            "share": bar.total() / most,
+            "frame": tuple((frame * unit).round(1).tolist()),
+            **{name: tuple((sides * unit).round(1).tolist()) for name, sides in drawn.items()},
+        }
 
 
 def how_split(manifest: DatasetManifest) -> str:

@@ -60,8 +60,9 @@ class PrepareSpec(Parameters):
     )
     image_size: int = parameter(
         0,
-        "Side of all images in pixels, cropped around the center to a square, never squashed; 0 means the "
-        "most common size up to 96, and a shorter side of 256 for larger images.",
+        "Side of all images in pixels, which are then square; 0 means the most common size up to 96, and as "
+        "many pixels as 256 x 256 for larger images. What would lose more than a little by cropping is kept "
+        "whole, on white.",
         Between(0, LARGEST_SIDE),
     )
     validation_fraction: float = parameter(

@@ -119,6 +119,21 @@ def decode(data: bytes, shape: Shape, depth: int = 0, reading: ReadOptions = DEF
         return image if image.size == (width, height) else ImageOps.fit(image, (width, height), FILTER)
 
 
+def contain(
+    data: bytes, size: tuple[int, int], depth: int = 0, reading: ReadOptions = DEFAULT
+) -> Image.Image:
+    """An image file, upright, gray or color, whole on white of this height and width."""
+    height, width = size
+    with _opened(data, reading) as file:
+        image = _upright(file, lambda size: min(width / size[0], height / size[1]), depth)
+        _refuse_damage(file, data)
+        factor = min(width / image.width, height / image.height)
+        inner = scaled(image, (max(1, round(image.width * factor)), max(1, round(image.height * factor))))
+        result = Image.new(image.mode, (width, height), "white")
+        result.paste(inner, (round((width - inner.width) / 2), round((height - inner.height) / 2)))
+        return result
+
+
 def shrink(data: bytes, side: int, depth: int = 0, reading: ReadOptions = DEFAULT) -> Image.Image:
     """An image file, upright, gray or color, scaled to a length of its shorter side; never smaller."""
     with _opened(data, reading) as file:
@@ -131,23 +146,19 @@ def shrink(data: bytes, side: int, depth: int = 0, reading: ReadOptions = DEFAUL
                 f"{image.width} by {image.height} pixels: with a shorter side of {side}, it would have "
                 f"{width} by {height}"
             )
-        if image.size == (width, height):
-            return image
         return scaled(image, (width, height))
 
 
-def as_jpeg(
-    data: bytes, side: int, quality: int, depth: int = 0, reading: ReadOptions = DEFAULT
-) -> tuple[Image.Image, bytes]:
-    """An image file scaled as `shrink` does, and the same compressed as a JPEG."""
-    image, buffer = shrink(data, side, depth, reading), io.BytesIO()
+def as_jpeg(image: Image.Image, quality: int) -> bytes:
+    """The file of an image, compressed."""
+    buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=quality)
-    return image, buffer.getvalue()
+    return buffer.getvalue()
 
 
 def scaled(image: Image.Image, size: tuple[int, int]) -> Image.Image:
     """An image of mode L or RGB in this size, by `FILTER`: equal to Pillow's own, except for rounding."""
-    if Resizer is None:
+    if Resizer is None or image.size == size:
         return image.resize(size, FILTER)
     result = Image.new(image.mode, size)
     Resizer().resize_pil(

@@ -1,6 +1,6 @@
 """From an image file to the pixels that a model takes: what preparing and reading did to the training images.
 
-Both use the same functions of this package: `images.decode` for pixels, `images.as_jpeg` for photographs.
+Both use the same functions of `ddpipe.sources.images`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ddpipe.data.manifest import Shape
 from ddpipe.data.shards import cropped, reduced_image
 from ddpipe.model.preprocessing import Preprocessing
 from ddpipe.sources.base import ReadOptions
-from ddpipe.sources.images import as_jpeg, decode, look
+from ddpipe.sources.images import as_jpeg, contain, decode, look, shrink
 
 MOST_LOST = 0.5
 """Of an image's area: cropping more is unusual."""
@@ -43,9 +43,13 @@ class Preprocessor:
         how = self.how
         if how.scale == "cover":
             image = decode(data, shape, how.depth, self._reading)
-            return np.asarray(image, np.uint8).reshape(shape)
-        _, file = as_jpeg(data, how.side, how.jpeg_quality, how.depth, self._reading)
-        return cropped(file, shape)
+        elif how.scale == "contain":
+            image = contain(data, shape[:2], how.depth, self._reading)
+        else:
+            image = shrink(data, how.side, how.depth, self._reading)
+        if how.jpeg_quality:
+            return cropped(as_jpeg(image, how.jpeg_quality), shape)
+        return np.asarray(image.convert("L" if shape[2] == 1 else "RGB"), np.uint8).reshape(shape)
 
     def unusual(self, data: bytes) -> Iterator[str]:
         """What about an image differs from what a model of this input expects; raises `Unreadable`."""
@@ -61,4 +65,5 @@ class Preprocessor:
             yield f"smaller than the model's {self.shape[1]} x {self.shape[0]} pixels, so enlarged"
         narrow, wide = sorted((width / height, self.shape[1] / self.shape[0]))
         if 1 - narrow / wide > MOST_LOST:
-            yield "of unusual proportions: over half of the area is cropped"
+            lost = "of the input is empty" if self.how.scale == "contain" else "of the area is cropped"
+            yield f"of unusual proportions: over half {lost}"

@@ -181,7 +181,7 @@ def check_resolution(classifier: Classifier, shape: Shape, recipe: Recipe) -> No
             what="training cannot start",
             which=f"model {recipe.model!r}",
             seen=f"with initial_resolution {recipe.initial_resolution:g} it would get images of "
-            f"{smallest.shape[1]}x{smallest.shape[2]} pixels, which it does not accept ({error})",
+            f"{smallest.shape[2]}x{smallest.shape[1]} pixels, which it does not accept ({error})",
             do="Set initial_resolution to 1, or choose a model that accepts images of any size.",
         ) from error
     finally:

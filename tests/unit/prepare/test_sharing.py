@@ -51,7 +51,7 @@ def never(_uri: str, _sha256: str, _count: int) -> None:
 @pytest.fixture
 def photographs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PrepareSpec:
     """Twenty photographs of two classes, of which a shard holds three or so."""
-    monkeypatch.setattr(shards, "SHARD_BYTES", 30_000)
+    monkeypatch.setattr(shards, "SHARD_BYTES", 20_000)
     for number in range(20):
         folder = tmp_path / "photographs" / ("cat" if number % 2 else "dog")
         folder.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from PIL import Image
 from ddpipe.data.manifest import Shape
 from ddpipe.sources import Unreadable
 from ddpipe.sources.base import ReadOptions
-from ddpipe.sources.images import ORIENTATION, as_jpeg, decode, probe, scaled, shrink, wrapped
+from ddpipe.sources.images import ORIENTATION, decode, probe, scaled, shrink, wrapped
 
 
 def _file(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
@@ -161,7 +161,7 @@ def test_what_cannot_be_read_says_why(data: bytes, reason: str) -> None:
 def test_an_image_that_scaling_makes_absurd_is_refused(size: tuple[int, int], side: int) -> None:
     """No JPEG is so long, and a narrow image of a few bytes would take gigabytes."""
     with pytest.raises(Unreadable, match=f"with a shorter side of {side}, it would have"):
-        as_jpeg(_file(Image.new("RGB", size), "PNG"), side, 90)
+        shrink(_file(Image.new("RGB", size), "PNG"), side)
 
 
 def test_a_long_image_keeps_its_proportions() -> None:
