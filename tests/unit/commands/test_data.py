@@ -71,7 +71,7 @@ def test_show_describes_a_version_in_numbers(toys: PrepareSpec) -> None:
     facts = _facts("show", prepared.manifest_uri)
     assert sum(facts["samples"].values()) == 16
     assert sum(counts["ball"] for counts in facts["per_class"].values()) == 10
-    assert "2 classes, 4 x 6 x 1" in _ddpipe("show", prepared.manifest_uri)[1]
+    assert "2 classes, 6 x 4 x 1" in _ddpipe("show", prepared.manifest_uri)[1]
 
 
 def test_verify_accepts_an_intact_version_only(toys: PrepareSpec) -> None:

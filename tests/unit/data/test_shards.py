@@ -206,5 +206,5 @@ def test_an_image_smaller_than_the_manifest_says_is_named(
     ref, data = encode_jpegs([simplejpeg.encode_jpeg(np.zeros((32, 48, 3), np.uint8))])
     (tmp_path / "shard.tar").write_bytes(data)
     shard = open_shard(tmp_path / "shard.tar", ref, shape)
-    with pytest.raises(DatasetError, match="image 0: it has 32x48 pixels"):
+    with pytest.raises(DatasetError, match="image 0: it has 48x32 pixels"):
         list(shard.each(np.array([0])))

@@ -104,7 +104,7 @@ def test_predicting_prepares_an_image_as_training_did(tmp_path: Path, longer: in
         assert (image > 250).all(axis=2).mean() > 0.6, "two thirds are white"
         if not how.jpeg_quality:
             card = ImageOps.pad(Image.open(io.BytesIO(file)), image.shape[1::-1], FILTER, "white")
-            assert np.abs(np.asarray(card, int) - image).max() <= 2, "what the model card tells others to do"
+            assert np.abs(np.asarray(card, int) - image).mean() < 1, "as the code of the model card does"
 
 
 def test_an_older_ddpipe_refuses_versions_of_whole_images(tmp_path: Path) -> None:
