@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import io
 import math
-import os
 import pickle
 import re
 import tarfile
@@ -14,8 +13,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -39,84 +37,24 @@ ARCHIVE = (".tar.gz", ".tar")
 STAMP = 16
 """Digits of a hash: 64 bits, so that no change of an image goes unnoticed by accident."""
 
-PIECE = 4 * 2**20
-"""Bytes of a file of images that are in memory, of each piece that is in use."""
-
 CHUNK = 256
 """Images that are hashed at a time."""
-
-PIECES = 8
-"""Pieces that are in use at the same time."""
-
-HEADER = 4 + 4 * 255
-"""Bytes of an idx file's longest header."""
 
 IDX = b"\0\0\x08"
 """How an idx file of bytes begins."""
 
 
-class FileImages:
-    """Images that lie end to end in a file of this machine, of which a few pieces are in memory."""
-
-    def __init__(self, path: Path, start: int, shape: tuple[int, ...]) -> None:
-        self.shape = shape
-        self._path, self._start, self._size = path, start, math.prod(shape[1:])
-        self._was = _state(path.stat())
-        self._per_piece = max(1, PIECE // self._size)
-        self._piece = lru_cache(PIECES)(self._read)
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, index: int) -> NDArray[np.uint8]:
-        if index >= len(self):
-            raise IndexError(index)
-        image: NDArray[np.uint8] = self._piece(index // self._per_piece)[index % self._per_piece]
-        return image
-
-    def __iter__(self) -> Iterator[NDArray[np.uint8]]:
-        for piece in range(-(-len(self) // self._per_piece)):
-            yield from self._read(piece)
-
-    def _read(self, piece: int) -> NDArray[np.uint8]:
-        first = piece * self._per_piece
-        count = min(self._per_piece, len(self) - first)
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._start + first * self._size)
-                data = file.read(count * self._size)
-                is_same = _state(os.fstat(file.fileno())) == self._was
-        except OSError as error:
-            raise error_for_source(
-                str(self._path), f"it cannot be read: {error.strerror}", "Run again."
-            ) from error
-        if not is_same:  # images would get the stamps of others
-            raise error_for_source(
-                str(self._path), "it changed while it was read", "Run again when it is complete."
-            )
-        return np.frombuffer(data, np.uint8).reshape(count, *self.shape[1:])
-
-
-def _state(status: os.stat_result) -> tuple[int, int, int]:
-    """What changes whenever a file is written or replaced."""
-    return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-Images = NDArray[np.uint8] | FileImages
-"""Images of one shape, one by one: (N, H, W) or (N, H, W, 3)."""
-
-
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The images of "train" or "test", and their labels, (N,)."""
+    """The images of "train" or "test", (N, H, W) or (N, H, W, 3), and their labels, (N,)."""
 
     split: str
-    images: Images
+    images: NDArray[np.uint8]
     labels: NDArray[np.int64]
 
 
 class Arrays(ABC):
-    """Images that are raw pixels; those of archives are held in memory, so this is for small images."""
+    """Images that are raw pixels; they are held in memory, so this is for small images."""
 
     @abstractmethod
     def load(self) -> tuple[Sequence[str], Sequence[Part]]:
@@ -169,9 +107,7 @@ class Idx(Arrays):
         for split, prefix in self.PAIRS.items():
             pair = [keys.get(f"{prefix}-{name}-ubyte") for name in ("images-idx3", "labels-idx1")]
             if pair[0] and pair[1]:
-                labels = self._array(pair[1], store.read(pair[1]))
-                path = None if pair[0].endswith(".gz") else store.local_path(pair[0])
-                images = self._mapped(path) if path else self._array(pair[0], store.read(pair[0]))
+                images, labels = (self._array(key, store.read(key)) for key in pair if key)
                 parts.append(self._checked(split, images, labels))
         if not parts:
             raise error_for_source(
@@ -185,16 +121,18 @@ class Idx(Arrays):
         """An idx file: two zero bytes, the type (8: bytes), the number of axes, their lengths, content."""
         if key.endswith(".gz") and not data.startswith(IDX):  # a bucket may have unpacked it already
             data = unpacked(f"{self.path}/{key}", data)
-        start, shape = _header(f"{self.path}/{key}", data, len(data))
+        start = 4 + 4 * sum(data[3:4]) if data.startswith(IDX) else 0
+        shape = tuple(np.frombuffer(data[4:start].ljust(start - 4, b"\0"), ">u4").tolist())
+        if not shape or math.prod(shape) != len(data) - start:
+            size = max(0, len(data) - start)
+            raise error_for_source(
+                f"{self.path}/{key}",
+                f"it is not a complete idx file of bytes: {size} bytes for the shape {shape}",
+                "Get the file again.",
+            )
         return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
 
-    def _mapped(self, path: Path) -> FileImages:
-        """The images of an unpacked file on this machine."""
-        with path.open("rb") as file:
-            start, shape = _header(str(path), file.read(HEADER), path.stat().st_size)
-        return FileImages(path, start, shape)
-
-    def _checked(self, split: str, images: Images, labels: NDArray[np.uint8]) -> Part:
+    def _checked(self, split: str, images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> Part:
         if len(images.shape) != 3 or labels.ndim != 1 or len(images) != len(labels):  # noqa: PLR2004
             seen = f"{split}: images of shape {images.shape} and labels of shape {labels.shape}"
             raise error_for_source(self.path, seen, "Get the files again.")
@@ -364,19 +302,6 @@ def _columns(part: Part, number: int, *, given: bool) -> Samples:
         groups=np.full(count, b"", "S1"),
         splits=np.full(count, split.encode(), f"S{max(1, len(split))}"),
     )
-
-
-def _header(which: str, data: bytes, size: int) -> tuple[int, tuple[int, ...]]:
-    """Where the content of an idx file starts, and its shape; `size` is the file's."""
-    start = 4 + 4 * sum(data[3:4]) if data.startswith(IDX) else 0
-    shape = tuple(np.frombuffer(data[4:start].ljust(start - 4, b"\0"), ">u4").tolist())
-    if not shape or math.prod(shape) != size - start:
-        raise error_for_source(
-            which,
-            f"it is not a complete idx file of bytes: {max(0, size - start)} bytes for the shape {shape}",
-            "Get the file again.",
-        )
-    return start, shape
 
 
 def unpacked(which: str, data: bytes) -> bytes:

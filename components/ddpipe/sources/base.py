@@ -138,13 +138,7 @@ def store_of(path: str) -> Store:
 
 
 def error_for_source(which: str, seen: str, do: str) -> SourceError:
-    """The error for the raw data at a path that cannot be used.
-
-    Args:
-        which: The path.
-        seen: What is wrong with it.
-        do: What to do about it.
-    """
+    """The error for the raw data at a path that cannot be used: what is wrong with it, and what to do."""
     return SourceError(what="the raw data cannot become a dataset", which=which, seen=seen, do=do)
 
 
