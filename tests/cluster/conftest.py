@@ -14,7 +14,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from matrix import MATRIX_HEAD, table
-from place import IMAGE, STORE_SECRET, missing_image
+from place import IMAGE, STORE_SECRET, Place, a_place, missing_image
+from workflows import SMALL, Ran, Submit, workflow_of, workflows_of
 
 from ddpipe.errors import DdpipeError
 from ddpipe.kube.api import ApiError, ApiServer, connect
@@ -28,7 +29,10 @@ _STORE = {
     "S3_BUCKET": "LAB_S3_BUCKET",
 }
 
-_LONGEST = ("test_workflow", "test_elastic", "test_faults", "test_training")
+_LONGEST = (
+    *("test_workflow", "test_workflow_killed", "test_elastic", "test_faults"),
+    *("test_workflow_data", "test_training"),
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -38,13 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A file runs in one process, but for tests with a group of their own; the longest files first.
-
-    Processes that share the files then end at about the same time.
-    """
-    for item in items:
-        if not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    """The longest files first: processes that share the files then end at about the same time."""
     items.sort(
         key=lambda item: _LONGEST.index(item.path.stem) if item.path.stem in _LONGEST else len(_LONGEST)
     )
@@ -129,3 +127,33 @@ def s3_environment() -> dict[str, str]:
     if missing:
         pytest.skip(f"no object store: set {', '.join(missing)}")
     return found
+
+
+@pytest.fixture(scope="module")
+def argo(admin: ApiServer) -> ApiServer:
+    try:
+        kinds = {item["name"] for item in admin.get("/apis/argoproj.io/v1alpha1")["resources"]}
+    except ApiError as error:
+        pytest.skip(f"the cluster of KUBECONFIG has no Argo: {error}")
+    if "workflows" not in kinds:
+        pytest.skip("the cluster of KUBECONFIG has no Argo Workflows")
+    return admin
+
+
+@pytest.fixture(scope="module")
+def place(argo: ApiServer, root: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """One namespace for all of these tests, with what Kubeflow puts into a user's."""
+    with a_place(argo, tmp_path_factory.mktemp("place")) as place:
+        secret = argo.get(f"/api/v1/namespaces/kubeflow/secrets/{STORE_SECRET}")
+        place.create("/api/v1/secrets", {**secret, "metadata": {"name": STORE_SECRET}})
+        yield place
+
+
+@pytest.fixture(scope="module")
+def submit(place: Place, root: str) -> Submit:
+    def submitted(**parameters: object) -> Ran:
+        body = workflow_of({**SMALL, "runs": f"{root}/runs", "store": f"{root}/store", **parameters})
+        made = place.admin.create(workflows_of(place), body)
+        return Ran(place, made["metadata"]["name"], f"{root}/runs")
+
+    return submitted

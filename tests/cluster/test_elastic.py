@@ -31,7 +31,7 @@ from ddpipe.storage import open_store
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 EPOCHS = 20
-SIZE = ("--epochs", str(EPOCHS), "--cpu", "150m")
+SIZE = ("--epochs", str(EPOCHS), "--cpu", "250m")
 SAME = ("--preset", "plain", "--sync-batch-norm", "true", "--precision", "fp32", "--learning-rate", "0.0005")
 """By which the number of pods makes no difference but rounding, which a low learning rate keeps small."""
 

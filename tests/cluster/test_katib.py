@@ -12,7 +12,7 @@ import pytest
 from place import OUR_IMAGES, STORE_SECRET, Place, a_place, eventually, patch
 from step import Step
 from test_training import digits
-from test_workflow import Ran, reported_accuracy, workflow_of, workflows_of
+from workflows import Ran, reported_accuracy, workflow_of, workflows_of
 
 from ddpipe.errors import ParameterError, PodRefused, ReplicaFailed
 from ddpipe.kube.api import ApiServer, Refused

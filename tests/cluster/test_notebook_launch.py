@@ -97,7 +97,7 @@ def given(s3_environment: dict[str, str]) -> str:
         "runs": f"s3://{s3_environment['S3_BUCKET']}/test-{uuid.uuid4().hex[:8]}",
         "image": OUR_IMAGES.format("trainer"),
         "backend": "pytorchjob",
-        "cpu": "200m",
+        "cpu": "400m",
         "memory": "1Gi",
         "s3_secret": "store",
         "s3_endpoint": s3_environment["POD_S3_ENDPOINT"],

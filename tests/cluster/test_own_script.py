@@ -24,7 +24,7 @@ def test_an_accelerate_script_trains_on_two_pods(admin: ApiServer, tmp_path: Pat
         pytest.skip("no image: build examples/accelerate and name it by DDPIPE_TEST_OWN_IMAGE")
     if missing := missing_image(admin, image):
         pytest.skip(missing)
-    size = ("--nodes", "2", "--cpu", "200m", "--memory", "1Gi")
+    size = ("--nodes", "2", "--cpu", "400m", "--memory", "1Gi")
     command = ("torchrun", "train.py", "--epochs", "3")
     with a_place(admin, tmp_path) as place:
         ended = Step(place, ["launch", "--image", image, "--run-id", "own", *size, "--", *command], {}).end(

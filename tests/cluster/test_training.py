@@ -54,7 +54,7 @@ def train(place: Place, environment: dict[str, str], digits: tuple[str, str], *o
     dataset, runs = digits
     arguments = [
         *("train", "--dataset", dataset, "--image", IMAGE, "--run", "a", "--runs", runs),
-        *("--nodes", "2", "--cpu", "200m", "--memory", "2Gi"),
+        *("--nodes", "2", "--cpu", "400m", "--memory", "2Gi"),
         *("--s3-secret", "store", "--s3-endpoint", environment["POD_S3_ENDPOINT"]),
     ]
     return Step(place, [*arguments, *options], environment)
