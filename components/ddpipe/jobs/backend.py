@@ -49,14 +49,7 @@ class StatusOf(Protocol):
     def __call__(
         self, job: TrainingJob, found: Object, pods: Sequence[Object], read: Read = replica_of, /
     ) -> JobStatus:
-        """What the job is doing.
-
-        Args:
-            job: The job as the launcher created it.
-            found: Its object, as the API server returned it.
-            pods: All that its selector matches; those of an earlier job of this name are ignored.
-            read: Interprets a pod; a `Cache` interprets each version of a pod once.
-        """
+        """What the job is doing; pods of an earlier job of this name are ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

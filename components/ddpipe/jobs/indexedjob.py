@@ -142,6 +142,6 @@ BACKEND = Backend(
     pod=pod,
     phase=phase,
     status=status,
-    wanted=lambda found: found["spec"].get("completions"),
+    wanted=lambda found: min(found["spec"].get("completions", 1), found["spec"].get("parallelism", 1)),
     owns=owns,
 )

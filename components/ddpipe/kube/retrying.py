@@ -152,11 +152,11 @@ def refused(error: Refused, which: str) -> LaunchError:
             what="this account lacks a right that launching needs",
             which=which,
             seen=str(error),
-            do="Give it the Role of images/rbac.yaml, then run the step again.",
+            do="Give it the Role of images/rbac.yaml.",
         )
     return PodRefused(
         what="the cluster rejected the request",
         which=which,
         seen=str(error),
-        do="Change what it objects to, then run the step again.",
+        do="Change what it objects to.",
     )

@@ -41,6 +41,7 @@ from ddpipe.kube.cluster import spec_schema
 from ddpipe.kube.resources import PODS, Object, owns
 from ddpipe.kube.retrying import backoff, delete, with_retries
 from ddpipe.launching import diagnosis, elastic, preflight
+from ddpipe.launching.advice import kubectl
 from ddpipe.launching.nodes import pods_that_fit
 from ddpipe.launching.ownership import owner_references, reference, sweep
 
@@ -199,7 +200,7 @@ def _refuse_strangers(attempt: Attempt, found: Object) -> None:
             which=attempt.title,
             seen="an object of this name exists that this step did not create; it was left alone",
             do="Give this run another ID, or see whose it is: "
-            + diagnosis.kubectl("get -o yaml", attempt.job, attempt.backend),
+            + kubectl("get -o yaml", attempt.job, attempt.backend),
         )
 
 
@@ -285,8 +286,7 @@ def await_free_names(attempt: Attempt) -> None:
             what="the job of an earlier attempt was deleted but still exists",
             which=attempt.title,
             seen=f"it still exists after {_REMOVAL_SECONDS:.0f} s",
-            do="See what its finalizers wait for: "
-            + diagnosis.kubectl("get -o yaml", attempt.job, attempt.backend),
+            do="See what its finalizers wait for: " + kubectl("get -o yaml", attempt.job, attempt.backend),
         )
     names = ", ".join(pod["metadata"]["name"] for pod in left[:_SHOWN_PODS])
     attempt.say(f"{len(left)} pods of an earlier attempt have not ended, continuing without them: {names}")

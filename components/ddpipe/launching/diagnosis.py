@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from ddpipe.errors import (
@@ -26,14 +27,25 @@ from ddpipe.jobs.status import (
     torch_error,
 )
 from ddpipe.kube.api import Refused
+from ddpipe.launching.advice import Cause, advice
 from ddpipe.launching.deadlines import Overdue
 from ddpipe.processes import machine
 from ddpipe.processes.machine import first_killed
 
 Tail = Callable[[str], Sequence[str]]
 
+
 _SHOWN_LINES = 12
 _SHOWN_RANKS, _SHOWN_CAUSES = 5, 3
+_NOT_STARTED = {"StartError", "ContainerCannotRun"}
+_CODES = {
+    126: Cause.NO_COMMAND,  # so shells call what cannot be executed
+    127: Cause.NO_COMMAND,  # and what does not exist
+    128 + signal.SIGHUP: Cause.STOPPED,
+    128 + signal.SIGINT: Cause.STOPPED,
+    128 + signal.SIGKILL: Cause.SHOT,
+    128 + signal.SIGTERM: Cause.STOPPED,
+}
 
 
 def name_of(job: TrainingJob, backend: Backend) -> str:
@@ -41,56 +53,48 @@ def name_of(job: TrainingJob, backend: Backend) -> str:
     return f"{backend.resource.kind} {job.namespace}/{job.name}"
 
 
-def kubectl(verb: str, job: TrainingJob, backend: Backend) -> str:
-    """The command that shows the job."""
-    return f"kubectl {verb} {backend.resource.full_name} -n {job.namespace} {job.name}"
-
-
 def late(
-    job: TrainingJob, backend: Backend, status: JobStatus, overdue: Overdue, warning: str = ""
+    job: TrainingJob,
+    backend: Backend,
+    status: JobStatus,
+    overdue: Overdue,
+    warning: str = "",
+    wanted: int | None = None,
 ) -> LaunchError:
     """The error of a stage that lasted longer than its deadline, with the latest event about its pods."""
     waiting = [f"{replica.rank}: {replica.waiting}" for replica in status.replicas if replica.waiting]
     seen = "; ".join(waiting[:3]) or f"{len(status.replicas)} of {job.nodes} pods exist"
     seen += f"; the latest warning is {warning}" if warning else ""
-    seconds = overdue.limit
-    match overdue.stage:
-        case Stage.RECONCILED:
-            return operator_silent(job, backend, f"nothing happened to it for {seconds:.0f} s")
-        case Stage.SCHEDULED:
-            return Unschedulable(
-                what="not all pods got a node in time",
-                which=name_of(job, backend),
-                seen=f"after {seconds:.0f} s: {seen}",
-                do="Request less per pod, add or free nodes, or increase scheduled in `deadlines`.",
-            )
-        case Stage.PULLED | Stage.RUNNING:
-            images = overdue.stage is Stage.PULLED
-            pods = f"kubectl describe pods -n {job.namespace} -l {backend.selector(job)}"
-            return DeadlineExceeded(
-                what=f"not all {'images' if images else 'containers'} were ready in time",
-                which=name_of(job, backend),
-                seen=f"after {seconds:.0f} s: {seen}",
-                do=f"Check that nodes can start {job.image}: {pods}; or "
-                f"increase {'pulled' if images else 'running'} in `deadlines`.",
-            )
-        case Stage.FINISHED:
-            return DeadlineExceeded(
-                what="training did not end in time",
-                which=name_of(job, backend),
-                seen=f"still running after {seconds:.0f} s; it was stopped",
-                do="Increase finished in `deadlines`; training resumes from its last checkpoint.",
-            )
+    seconds, is_short = overdue.limit, wanted is not None and wanted < job.nodes
+    if overdue.stage is Stage.RECONCILED and not is_short:
+        return operator_silent(job, backend, f"nothing happened to it for {seconds:.0f} s")
+    if overdue.stage <= Stage.SCHEDULED and is_short:
+        kind: type[LaunchError] = OperatorSilent
+        what, cause = "not all pods were created in time", Cause.NOT_CREATED
+        seen = f"it asks for {wanted} of {job.nodes} pods"
+    else:
+        kind, what, cause = _LATE[overdue.stage]
+    seen = f"after {seconds:.0f} s: {seen}"
+    if overdue.stage is Stage.FINISHED:
+        seen = f"still running after {seconds:.0f} s; it was stopped"
+    return kind(what=what, which=name_of(job, backend), seen=seen, do=advice(cause, job, backend))
+
+
+_LATE: Mapping[Stage, tuple[type[LaunchError], str, Cause]] = {
+    Stage.SCHEDULED: (Unschedulable, "not all pods got a node in time", Cause.NOT_SCHEDULED),
+    Stage.PULLED: (DeadlineExceeded, "not all images were ready in time", Cause.NOT_PULLED),
+    Stage.RUNNING: (DeadlineExceeded, "not all containers were ready in time", Cause.NOT_STARTED),
+    Stage.FINISHED: (DeadlineExceeded, "training did not end in time", Cause.TOO_LONG),
+}
 
 
 def operator_silent(job: TrainingJob, backend: Backend, seen: str) -> OperatorSilent:
     """The error of an operator that does not act on the job."""
-    controller = backend.controller
     return OperatorSilent(
-        what=f"the {controller.name} does not answer",
+        what=f"the {backend.controller.name} does not answer",
         which=name_of(job, backend),
         seen=seen,
-        do=f"Check that it runs: {controller.find}; then run the step again.",
+        do=advice(Cause.OPERATOR_SILENT, job, backend),
     )
 
 
@@ -105,7 +109,7 @@ def webhook_silent(job: TrainingJob, backend: Backend, refusal: Refused) -> Oper
         what="a webhook of the cluster does not answer",
         which=name_of(job, backend),
         seen=refusal.message,
-        do="Check that its service runs, then run the step again.",
+        do=advice(Cause.WEBHOOK_SILENT, job, backend),
     )
 
 
@@ -115,7 +119,7 @@ def deleted(job: TrainingJob, backend: Backend) -> JobDeleted:
         what="the job was deleted while it was followed",
         which=name_of(job, backend),
         seen="it is no longer on the cluster",
-        do="Find out who deleted it; run the step again to resume from the last checkpoint.",
+        do=advice(Cause.JOB_DELETED, job, backend),
     )
 
 
@@ -135,7 +139,7 @@ def failure(
             what="training failed",
             which=name_of(job, backend),
             seen="; ".join([message or "the operator gives no reason", *notes]),
-            do=f"See: {kubectl('describe', job, backend)}",
+            do=advice(Cause.UNKNOWN, job, backend),
         )
     first = failed[0]
     # Once a replica has failed by itself, the operator removes those that still run.
@@ -150,7 +154,14 @@ def failure(
         what="training failed",
         which=f"{first.rank} of {name_of(job, backend)}{node}",
         seen="; ".join([how(first), *inside, *restarted, *also, *notes]) + _last_words(first.failure, last),
-        do=_advice(job, first),
+        do=advice(
+            _cause(first),
+            job,
+            backend,
+            memory=first.memory,
+            node=first.node,
+            survive=_way_to_survive(job),
+        ),
     )
 
 
@@ -215,7 +226,7 @@ def _death(replica: Replica, ending: Ending) -> str:
 def _end(replica: Replica, ending: Ending) -> str:
     if ending.reason == "OOMKilled":
         return f"out of memory, killed at its limit of {replica.memory} (OOMKilled)"
-    if ending.reason in {"StartError", "ContainerCannotRun"}:
+    if ending.reason in _NOT_STARTED:
         return f"its command cannot be started: {ending.message}"
     if ending.code in KILLED:
         return f"killed by {machine.name_of(ending.code - KILLED.start + 1)} (exit code {ending.code})"
@@ -237,16 +248,14 @@ def _way_to_survive(job: TrainingJob) -> str:
     return "With `min_nodes`, or with `restart` ExitCode, it would continue by itself."
 
 
-def _advice(job: TrainingJob, replica: Replica) -> str:
-    again = "run the step again: training resumes from its last checkpoint"
-    if replica.removed:
-        return f"{again[0].upper()}{again[1:]}. {_way_to_survive(job)}"
-    match replica.failure:
-        case Ending(reason="OOMKilled"):
-            return (
-                f"Give each pod more than {replica.memory} of memory, or use a smaller batch; then {again}."
-            )
-        case Ending(reason="StartError" | "ContainerCannotRun"):
-            return f"Correct the command, or use an image that has it: {' '.join(job.command)}"
-        case _:
-            return f"Fix the cause above, then {again}."
+def _cause(replica: Replica) -> Cause:
+    ending = replica.failure
+    if replica.removed or ending is None:
+        return Cause.POD_LOST
+    if ending.reason == "OOMKilled":
+        return Cause.OUT_OF_MEMORY
+    if ending.container:
+        return Cause.ANOTHER_CONTAINER
+    if ending.reason in _NOT_STARTED:
+        return Cause.NO_COMMAND
+    return _CODES.get(ending.code, Cause.CRASHED if ending.code in KILLED else Cause.EXITED)

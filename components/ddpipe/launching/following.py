@@ -228,7 +228,8 @@ class Follower:
         overdue = self.limits.exceeded(status.stage, now, running=running)
         if overdue is None or self._is_queued(overdue, found):
             return None
-        return diagnosis.late(self.job, self.backend, status, overdue, self._warning)
+        wanted = self.backend.wanted(found)
+        return diagnosis.late(self.job, self.backend, status, overdue, self._warning, wanted)
 
     def _is_queued(self, overdue: Overdue, found: Object) -> bool:
         """Whether the operator works on other jobs first; it gets as much time again."""

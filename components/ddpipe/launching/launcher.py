@@ -37,6 +37,7 @@ from ddpipe.kube.resources import PODS, Object
 from ddpipe.kube.retrying import delete, refused
 from ddpipe.launching import diagnosis, elastic
 from ddpipe.launching.adoption import Attempt, Begin, adopt_or_create, create_owned_objects, remove
+from ddpipe.launching.advice import Cause, advice
 from ddpipe.launching.deadlines import Limits
 from ddpipe.launching.elastic import Resize
 from ddpipe.launching.following import Ended, Follower
@@ -244,6 +245,6 @@ def _problem(attempt: Attempt, ended: Ended, logs: Logs, exists: Callable[[str],
             what="training succeeded but left no result",
             which=attempt.title,
             seen=f"nothing at {', '.join(missing)}",
-            do="Check where the training writes; its log is above.",
+            do=advice(Cause.NO_OUTPUT, attempt.job, attempt.backend),
         )
     return None

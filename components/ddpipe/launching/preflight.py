@@ -30,6 +30,7 @@ from ddpipe.kube.resources import (
     Resource,
 )
 from ddpipe.kube.retrying import with_retries
+from ddpipe.launching.advice import Cause, advice
 from ddpipe.launching.diagnosis import name_of, webhook_silent
 from ddpipe.launching.nodes import PRIORITY_CLASSES, nodes_of
 from ddpipe.parameters import AUTO
@@ -54,7 +55,7 @@ def check(cluster: Cluster, job: TrainingJob, backend: Backend, manifest: Mappin
         *beyond_quota(patient, job, backend),
     ]
     if problems and job.preflight != Preflight.WARN:
-        raise _failed(job, backend, problems, "with `preflight` warn, the job is created anyway.")
+        raise _failed(job, backend, problems, "; with `preflight` warn, the job is created anyway")
     return [*problems, *nodes.remarks]
 
 
@@ -72,7 +73,7 @@ def _failed(
         what="the job could not run, nothing was created",
         which=name_of(job, backend),
         seen=listed(problems),
-        do=f"Fix these, then run the step again{f'; {hint}' if hint else '.'}",
+        do=advice(Cause.UNFIT, job, backend, hint=hint),
     )
 
 

@@ -18,16 +18,18 @@ another one. So a rejection counts only if it is no older than the newest pod.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from ddpipe.errors import ImageUnavailable, LaunchError, PodRefused
 from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.status import CONTAINER_TROUBLE, IMAGE_TROUBLE, JobStatus, Replica, Stage
 from ddpipe.kube.resources import Object
-from ddpipe.launching.diagnosis import kubectl, name_of
+from ddpipe.launching.advice import Cause, advice
+from ddpipe.launching.diagnosis import name_of
 
 # A state that may pass must last so many times as long as a certain one.
 _DOUBT = 6
@@ -46,6 +48,18 @@ _PASSING = re.compile(
     r"|failed calling webhook|internal error|etcd|exceeded quota|object is being deleted",
     re.IGNORECASE,
 )
+_REJECTIONS = {
+    "exceeded quota": Cause.QUOTA,
+    "violates PodSecurity": Cause.POLICY,
+    "admission webhook": Cause.WEBHOOK,
+    "object is being deleted": Cause.OLD_POD,
+}
+"""What the API server says about pods that it refuses."""
+_OF_POD: Mapping[str, tuple[type[LaunchError], str, Cause]] = {
+    "image": (ImageUnavailable, "an image cannot be pulled", Cause.IMAGE),
+    "container": (PodRefused, "a container cannot be created", Cause.CONTAINER),
+    "missing": (PodRefused, "a pod waits for something that does not exist", Cause.MISSING),
+}
 # In the messages of the kubelet: an object, or a key of it, that a volume names.
 _MISSING = ("not found", "references non-existent")
 
@@ -126,59 +140,36 @@ def stalls_of(
     """What keeps the job from running."""
     for replica in status.replicas:
         if replica.waiting or replica.stage in {Stage.PULLED, Stage.RUNNING}:
-            yield from _of_pod(job, replica, events)
+            yield from _of_pod(job, backend, replica, events)
     if len(status.replicas) < job.nodes:
         yield from _of_missing_pods(job, backend, status, events)
 
 
-def _of_pod(job: TrainingJob, replica: Replica, events: Sequence[Object]) -> Iterator[Stall]:
+def _of_pod(
+    job: TrainingJob, backend: Backend, replica: Replica, events: Sequence[Object]
+) -> Iterator[Stall]:
     reason, _, message = replica.waiting.partition(": ")
+
+    def stall(kind: str, seen: str, *, is_certain: bool | None, **more: Any) -> Stall:  # noqa: ANN401 - fields
+        error, what, cause = _OF_POD[kind]
+        do = advice(cause, job, backend)
+        return Stall(
+            key=(replica.uid, kind),
+            kind=kind,
+            is_certain=is_certain,
+            error=lambda others: error(what=what, which=_which(job, replica, others), seen=seen, do=do),
+            **more,
+        )
+
     if reason in IMAGE_TROUBLE:
         detail = message if _explains(message) else _event_of(replica, events, "Failed", "image")
-        yield Stall(
-            key=(replica.uid, "image"),
-            kind="image",
-            is_certain=_is_certain_pull(job, reason, detail),
-            is_new_attempt=reason == _FAILED_PULL,
-            attempts=_PULLS,
-            error=_error(
-                ImageUnavailable,
-                "an image cannot be pulled",
-                job,
-                replica,
-                f"{reason}: {detail or message}",
-                f"Check the name {job.image} and the cluster's access to its registry; a private one needs "
-                "`pull_secrets`.",
-            ),
-        )
+        certain, is_new = _is_certain_pull(job, reason, detail), reason == _FAILED_PULL
+        seen = f"{reason}: {detail or message}"
+        yield stall("image", seen, is_certain=certain, is_new_attempt=is_new, attempts=_PULLS)
     elif reason in CONTAINER_TROUBLE:
-        yield Stall(
-            key=(replica.uid, "container"),
-            kind="container",
-            is_certain=not _PASSING.search(message),
-            error=_error(
-                PodRefused,
-                "a container cannot be created",
-                job,
-                replica,
-                f"{reason}: {message}",
-                "Create what it names, or correct the job; then run the step again.",
-            ),
-        )
+        yield stall("container", f"{reason}: {message}", is_certain=not _PASSING.search(message))
     elif missing := _missing_object(replica, message, events):
-        yield Stall(
-            key=(replica.uid, "missing"),
-            kind="missing",
-            is_certain=True,
-            error=_error(
-                PodRefused,
-                "a pod waits for something that does not exist",
-                job,
-                replica,
-                missing,
-                f"Create it in namespace {job.namespace}, or correct its name in the job.",
-            ),
-        )
+        yield stall("missing", missing, is_certain=True)
 
 
 def _is_certain_pull(job: TrainingJob, reason: str, message: str) -> bool | None:
@@ -264,31 +255,11 @@ def _which(job: TrainingJob, replica: Replica, others: int) -> str:
     return f"{replica.rank} (pod {job.namespace}/{replica.pod}){more}"
 
 
-def _error(
-    kind: type[LaunchError], what: str, job: TrainingJob, replica: Replica, seen: str, do: str
-) -> Callable[[int], LaunchError]:
-    return lambda others: kind(what=what, which=_which(job, replica, others), seen=seen, do=do)
-
-
 def _rejected_error(job: TrainingJob, backend: Backend, message: str) -> LaunchError:
+    cause = next((cause for words, cause in _REJECTIONS.items() if words in message), Cause.REJECTED)
     return PodRefused(
         what="the cluster rejects the job's pods",
         which=name_of(job, backend),
         seen=message,
-        do=_way_out(job, backend, message),
+        do=advice(cause, job, backend),
     )
-
-
-def _way_out(job: TrainingJob, backend: Backend, message: str) -> str:
-    if "exceeded quota" in message:
-        return f"Request less, wait until others finish, or raise the quota of namespace {job.namespace}."
-    if "violates PodSecurity" in message:
-        return f"Let {backend.controller.pods} set what the policy requires, or run it in another namespace."
-    if "admission webhook" in message:
-        return "Change what the webhook objects to, or ask its administrator."
-    if "object is being deleted" in message:
-        return (
-            "A pod of an earlier job does not end; its node may be lost. See: kubectl get pods -o wide -n "
-            f"{job.namespace} -l {backend.selector(job)}; then delete it with --force --grace-period=0."
-        )
-    return f"See: {kubectl('describe', job, backend)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,11 +16,15 @@ from ddpipe.errors import (
     OperatorSilent,
     Unschedulable,
 )
+from ddpipe.jobs.indexedjob import BACKEND as INDEXED_JOB
 from ddpipe.jobs.pytorchjob import BACKEND, status
 from ddpipe.jobs.replicas import replica_of
 from ddpipe.jobs.status import JobStatus, Replica, Stage
+from ddpipe.kube.api import Refused
 from ddpipe.launching import diagnosis
+from ddpipe.launching.advice import ADVICE, AGAIN, Cause
 from ddpipe.launching.deadlines import Overdue
+from ddpipe.launching.stalls import stalls_of
 
 JOB = a_job()
 
@@ -245,3 +250,85 @@ def test_a_pod_that_succeeded_was_not_taken_away() -> None:
 def test_a_container_that_waits_after_a_restart_is_running() -> None:
     again = a_pod(JOB, state={"waiting": {"reason": "CrashLoopBackOff"}}, container={"restartCount": 1})
     assert status(JOB, an_object(JOB, "Running"), [again, a_pod(JOB, "worker-1")]).stage is Stage.FINISHED
+
+
+def stalled(reason: str = "", message: str = "m", event: str = "") -> DdpipeError:
+    """The error of a pod that waits for this reason, or of an event about the job's pods."""
+    state = {"waiting": {"reason": reason, "message": message}}
+    pods = [] if event else [a_pod(JOB, "worker-0", "Pending", state=state), a_pod(JOB, "worker-1")]
+    refusal = {"involvedObject": {}, "metadata": {}, "reason": "FailedCreatePod", "message": event}
+    found = status(JOB, an_object(JOB, "Created"), pods)
+    return next(iter(stalls_of(JOB, BACKEND, found, [refusal]))).error(0)
+
+
+def late_at(stage: Stage, wanted: int = 2) -> DdpipeError:
+    found = status(JOB, an_object(JOB, "Created"), [])
+    return diagnosis.late(JOB, BACKEND, found, Overdue(stage, 5), wanted=wanted)
+
+
+def webhook_silent() -> DdpipeError:
+    error = diagnosis.webhook_silent(JOB, BACKEND, Refused(500, "", "failed calling webhook of.others"))
+    assert error is not None
+    return error
+
+
+def an_init_container_failed() -> DdpipeError:
+    init = [{"name": "fetch", "state": ended(3)}]
+    return failure(replica(state={"waiting": {}}, status={"initContainerStatuses": init}))
+
+
+CASES: dict[Cause, Callable[[], DdpipeError]] = {
+    Cause.OPERATOR_SILENT: lambda: late_at(Stage.RECONCILED),
+    Cause.WEBHOOK_SILENT: webhook_silent,
+    Cause.NOT_CREATED: lambda: late_at(Stage.SCHEDULED, wanted=0),
+    Cause.NOT_SCHEDULED: lambda: late_at(Stage.SCHEDULED),
+    Cause.NOT_PULLED: lambda: late_at(Stage.PULLED),
+    Cause.NOT_STARTED: lambda: late_at(Stage.RUNNING),
+    Cause.TOO_LONG: lambda: late_at(Stage.FINISHED),
+    Cause.JOB_DELETED: lambda: diagnosis.deleted(JOB, BACKEND),
+    Cause.POD_LOST: lambda: failure(replica(status={"reason": "Evicted"})),
+    Cause.OUT_OF_MEMORY: lambda: failure(replica(state=ended(137, reason="OOMKilled"))),
+    Cause.NO_COMMAND: lambda: failure(replica(state=ended(127))),
+    Cause.STOPPED: lambda: failure(replica(state=ended(143))),
+    Cause.SHOT: lambda: failure(replica(state=ended(137))),
+    Cause.CRASHED: lambda: failure(replica(state=ended(139))),
+    Cause.EXITED: lambda: failure(replica(state=ended(1))),
+    Cause.ANOTHER_CONTAINER: an_init_container_failed,
+    Cause.UNKNOWN: failure,
+    Cause.IMAGE: lambda: stalled("ErrImagePull"),
+    Cause.CONTAINER: lambda: stalled("CreateContainerError"),
+    Cause.MISSING: lambda: stalled("ContainerCreating", 'secret "nope" not found'),
+    Cause.QUOTA: lambda: stalled(event="exceeded quota: small"),
+    Cause.POLICY: lambda: stalled(event='violates PodSecurity "restricted"'),
+    Cause.WEBHOOK: lambda: stalled(event="admission webhook denied the request"),
+    Cause.OLD_POD: lambda: stalled(event="object is being deleted: pods exist"),
+    Cause.REJECTED: lambda: stalled(event="no such account"),
+}
+OF_OTHERS = {Cause.NO_OUTPUT, Cause.UNFIT}
+"""Tested with the launcher and with preflight."""
+MAY_PASS = {Cause.OPERATOR_SILENT, Cause.WEBHOOK_SILENT, Cause.JOB_DELETED, Cause.POD_LOST, Cause.STOPPED}
+MAY_PASS |= {Cause.SHOT}
+
+
+@pytest.mark.parametrize("cause", CASES)
+def test_every_cause_has_its_advice(cause: Cause) -> None:
+    error = CASES[cause]()
+    print(f"{cause}: {error}")  # noqa: T201 - pytest -s shows what a user reads
+    assert error.do.startswith(ADVICE[cause].partition("{")[0])
+
+
+def test_no_cause_is_without_advice_and_only_what_may_pass_is_tried_again() -> None:
+    assert ADVICE.keys() == set(Cause) == CASES.keys() | OF_OTHERS
+    assert {cause for cause, text in ADVICE.items() if AGAIN in text.lower()} == MAY_PASS
+
+
+def test_a_job_that_asks_for_fewer_pods_need_not_request_less() -> None:
+    """Parallelism 0 is somebody's choice: no node is full."""
+    job = a_job(backend="indexedjob")
+    found = {**INDEXED_JOB.manifest(job, None), "status": {"startTime": "2026-01-01T00:00:00Z"}}
+    found["spec"]["parallelism"] = 0
+    waiting = INDEXED_JOB.status(job, found, [])
+    overdue = Overdue(waiting.stage, 5)
+    error = diagnosis.late(job, INDEXED_JOB, waiting, overdue, wanted=INDEXED_JOB.wanted(found))
+    assert error.seen == "after 5 s: it asks for 0 of 2 pods"
+    assert error.do.startswith("Find out who asks for fewer pods")
