@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-slow test-gpu bench-gpu test-cluster pictures mutate lint format compile docs reference images audit bench lock clean
+.PHONY: help install run test test-slow test-gpu bench-gpu test-cluster pictures mutate lint format compile docs reference images audit fuzz bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1|/' | column -t -s '|'
@@ -93,6 +93,10 @@ images: ## build the images: make images REGISTRY=… TAG=…, with docker, podm
 			--build-arg BASE=$$base --build-arg VERSION=$(TAG) --build-arg COMMIT=$(COMMIT) \
 			$(BUILD_FLAGS) . || exit 1; \
 	done
+
+SECONDS ?= 600
+fuzz: $(INSTALLED) ## feed damaged files and requests to what reads them: make fuzz SECONDS=3600
+	@$(BIN)/python tools/fuzz.py --seconds $(SECONDS)
 
 audit: $(INSTALLED) ## licenses and known vulnerabilities of what the images carry, in docs/supply.md
 	@$(BIN)/python tools/supply.py audit

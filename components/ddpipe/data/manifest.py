@@ -327,7 +327,8 @@ def printable(name: str) -> str | None:
     """
     if name.isprintable():  # none of the characters in question is
         return None
-    shown = name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    named = re.sub("[\ud800-\udc7f\udd00-\udfff]", lambda half: ascii(half[0])[1:-1], name)
+    shown = named.encode(errors="surrogateescape").decode(errors="backslashreplace")
     shown = "".join(
         char.encode("unicode_escape").decode() if category(char) == "Cc" or char in BIDIRECTIONAL else char
         for char in shown

@@ -55,7 +55,7 @@ class InferRequest:
     images: Sequence[bytes] | NDArray[np.uint8]
 
 
-def parsed(body: bytes, signature: Signature, header: str | None = None) -> InferRequest:
+def parsed(body: bytes | bytearray, signature: Signature, header: str | None = None) -> InferRequest:
     """A request for inference; raises WrongRequest, which says what is expected."""
     try:
         length = int(header) if header else len(body)
@@ -66,7 +66,7 @@ def parsed(body: bytes, signature: Signature, header: str | None = None) -> Infe
         values = json.loads(body[:length])
         (tensor,) = values["inputs"]
         if header:
-            tensor["data"] = body[length:]
+            tensor["data"] = bytes(body[length:])
         return InferRequest(str(values.get("id", ""))[:LONGEST_ID], _images(tensor, signature))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
         seen = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)[:200]

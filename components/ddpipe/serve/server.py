@@ -144,16 +144,16 @@ class Requests:
             raise HTTPException(404, f"there is no such model: this server has {self.name!r}")
 
     @asynccontextmanager
-    async def admitted(self, request: Request) -> AsyncIterator[bytes]:
+    async def admitted(self, request: Request) -> AsyncIterator[bytearray]:
         """The body of a request, which is counted with its status, and measured."""
-        status, started, parts = 500, time.perf_counter(), list[bytes]()
+        status, started, body = 500, time.perf_counter(), bytearray()
         try:
-            await self._receive(request, parts)
+            await self._receive(request, body)
             if self._active >= self.queue:
                 raise _busy(f"{self.queue} requests are waiting already")
             self._active += 1
             try:
-                yield b"".join(parts)
+                yield body
             finally:
                 self._active -= 1
             status = 200
@@ -161,45 +161,52 @@ class Requests:
             status = rejected.status_code
             raise
         finally:
-            self._bytes -= sum(map(len, parts))
+            self._bytes -= len(body)
+            body.clear()  # now, and not when the last frame that knows it is gone
             self._requests.labels(status).inc()
             self._seconds.observe(time.perf_counter() - started)
 
-    async def _receive(self, request: Request, parts: list[bytes]) -> None:
+    async def _receive(self, request: Request, body: bytearray) -> None:
         """Read a body, of bounded size and time."""
-        size, started = 0, asyncio.get_running_loop().time()
+        started = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout_at(started + SLOWEST_BODY) as limit:
                 async for part in request.stream():
-                    parts.append(part)
-                    size += len(part)
+                    body += part
                     self._bytes += len(part)
-                    if size > LARGEST_BODY:
+                    if len(body) > LARGEST_BODY:
                         raise HTTPException(413, f"the request is larger than {LARGEST_BODY:,} bytes")
                     if self._bytes > MOST_BYTES:
                         raise _busy("too many large requests are waiting")
-                    limit.reschedule(started + SLOWEST_BODY + size / SLOWEST_RATE)
+                    limit.reschedule(started + SLOWEST_BODY + len(body) / SLOWEST_RATE)
         except TimeoutError as error:
             raise HTTPException(408, "the request arrived too slowly") from error
         except ClientDisconnect as error:
             raise HTTPException(400, "the client disconnected") from error
 
     async def computed(self, function: Callable[[], T]) -> T:
-        """What a function gives, in one of a few threads."""
+        """What a function gives, in one of a few threads.
 
-        def timed() -> T:
+        Of an exception only the words cross: with its frames, which hold the request, it would be a cycle.
+        """
+
+        def timed() -> tuple[T | None, tuple[int, str] | None]:
             self._began[get_ident()] = time.monotonic()
             try:
-                return function()
+                return function(), None
+            except HTTPException as error:
+                return None, (error.status_code, error.detail)
+            except protocol.WrongRequest as error:
+                return None, (error.status, str(error))
+            except DdpipeError as error:
+                return None, (500, str(error))
             finally:
                 del self._began[get_ident()]
 
-        try:
-            return await anyio.to_thread.run_sync(timed, limiter=self._threads)
-        except protocol.WrongRequest as error:
-            raise HTTPException(error.status, str(error)) from error
-        except DdpipeError as error:
-            raise HTTPException(500, str(error)) from error
+        found, refused = await anyio.to_thread.run_sync(timed, limiter=self._threads)
+        if refused:
+            raise HTTPException(*refused)
+        return found  # type: ignore[return-value]  # it was not refused
 
     def predicted(self, images: Iterable[Given]) -> list[Prediction]:
         """The model's answers, counted."""
@@ -280,7 +287,7 @@ class Server:
     async def _picture(self, request: Request) -> Response:
         """The content of one image file, as it is."""
         async with self._work.admitted(request) as body:
-            (answer,) = await self._work.computed(lambda: self._work.predicted([body]))
+            (answer,) = await self._work.computed(lambda: self._work.predicted([bytes(body)]))
             if answer.problem:
                 raise HTTPException(400, f"the picture cannot be read: {answer.problem}")
             return Answer(answer.to_dict())

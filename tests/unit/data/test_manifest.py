@@ -63,6 +63,7 @@ def test_the_id_is_the_hash_of_the_file_and_of_nothing_else(tmp_path: Path) -> N
         ({"name": ["toys"]}, "is not a string"),
         ({"classes": ["ball", "\u202egnp.kite"]}, r"class '\\\\u202egnp.kite' has control characters"),
         ({"classes": ["ball", "ki\x1b[2Jte"]}, "has control characters"),
+        ({"classes": ["ball", "\ud800"]}, r"class '\\\\ud800' has control characters"),
         ({"classes": ["ball", 7]}, "is not a string"),
         ({"shape": ["4", 6, 1]}, "malformed"),
         ({"mean": [None]}, "malformed"),

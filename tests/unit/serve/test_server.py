@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import gc
 import io
 import json
 import socket
 import subprocess
 import sys
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -316,6 +318,22 @@ def test_what_takes_much_memory_is_rejected(
     monkeypatch.setattr(server_module, "MOST_BYTES", 100)
     status, answer = infer(url, pixels(np.zeros((4, *SHAPE), np.uint8)))
     assert (status, "too many large requests" in answer["error"]) == (503, True)
+
+
+@pytest.mark.parametrize("path", ["/v2/models/toys/infer", "/predict"])
+def test_a_refused_request_leaves_nothing_in_memory(url: str, path: str) -> None:
+    """Not even until the garbage collector comes: sixteen bodies of lists were 650 MB, each time."""
+    body = json.dumps({"inputs": [[[]] * 100_000]}).encode()
+    infer(url, body, path)
+    gc.disable()
+    tracemalloc.start()
+    try:
+        assert {infer(url, body, path)[0] for _ in range(8)} == {400}
+        left, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert left < 2 * len(body)
 
 
 def test_large_images_are_decoded_one_after_the_other(
