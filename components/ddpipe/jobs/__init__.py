@@ -22,3 +22,6 @@ LOCAL = "local"
 
 CONTAINER = "pytorch"
 """The container that trains, in every kind of job, so that one patch fits all; PyTorchJobs require it."""
+
+JOB_VARIABLE = "DDPIPE_JOB"
+"""The variable that the container that trains has, and no other."""

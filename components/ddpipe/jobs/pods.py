@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ddpipe.errors import ParameterError
+from ddpipe.jobs import JOB_VARIABLE
 from ddpipe.jobs.job import TrainingJob, labels_of
 from ddpipe.jobs.options import Volume, VolumeKind, s3_environment
 from ddpipe.kube.capacity import quantity
@@ -102,7 +103,7 @@ def _environment(job: TrainingJob, env: Sequence[Mapping[str, Any]]) -> list[dic
         {"name": "TORCHELASTIC_ERROR_FILE", "value": "/dev/termination-log"},
         # The training records them: its model can be traced.
         {"name": "DDPIPE_RUN", "value": job.owner.run_id},
-        {"name": "DDPIPE_JOB", "value": job.name},
+        {"name": JOB_VARIABLE, "value": job.name},
         {"name": "DDPIPE_IMAGE", "value": job.image},
         *_data(job.mounts),
         *map(dict, env),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
+from ddpipe.jobs import JOB_VARIABLE
 from ddpipe.jobs.status import CONTAINER_TROUBLE, Ending, Replica, Stage, condition
 from ddpipe.kube.resources import Object
 
@@ -38,13 +39,17 @@ class Cache:
 
 
 def replica_of(pod: Object, rank: str, container: str) -> Replica:
-    """A pod as a replica."""
+    """A pod as a replica; a webhook may have renamed the container that trains."""
+    specs = {item["name"]: item for item in pod["spec"]["containers"]}
+    if container not in specs:
+        ours = (name for name, item in specs.items() if _named(item.get("env"), JOB_VARIABLE))
+        container = next(ours, container)
     main = _named(pod.get("status", {}).get("containerStatuses"), container)
     culprit = _culprit(pod, main, container)
     terminated = culprit.get("state", {}).get("terminated")
     last = culprit.get("lastState", {}).get("terminated")
     other = "" if culprit is main else str(culprit["name"])
-    limits = _named(pod["spec"]["containers"], container).get("resources", {}).get("limits", {})
+    limits = specs.get(container, {}).get("resources", {}).get("limits", {})
     return Replica(
         rank=rank,
         pod=pod["metadata"]["name"],

@@ -190,8 +190,15 @@ def status(job: TrainingJob, found: Object, pods: Sequence[Object], read: Read =
         stage=stage_of(replicas, job.nodes, is_taken_up=bool(found.get("status"))),
         message=message,
         replicas=replicas,
+        # Nobody can change its number of nodes; where no pod is left, this is all that counts them.
+        succeeded=_nodes(found) or 0 if current is Phase.SUCCEEDED and not own else 0,
         replaced=replaced,
     )
+
+
+def _nodes(found: Object) -> int | None:
+    nodes: int | None = found["spec"].get("trainer", {}).get("numNodes")
+    return nodes
 
 
 def _judged(job: TrainingJob, replicas: Sequence[Replica], replaced: Sequence[Replica]) -> tuple[Phase, str]:
@@ -254,7 +261,7 @@ BACKEND = Backend(
     pod=pod,
     phase=phase,
     status=status,
-    wanted=lambda found: found["spec"].get("trainer", {}).get("numNodes"),
+    wanted=_nodes,
     owns=owns,
     container=STEP,
     first={_PART: STEP, "batch.kubernetes.io/job-completion-index": "0"},

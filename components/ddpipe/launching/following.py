@@ -213,7 +213,7 @@ class Follower:
         stalls: Iterable[Stall] = ()
         if status.phase is Phase.ACTIVE and status.stage is not Stage.FINISHED:
             events = self._observer.events_of(status, found)
-            stalls = stalls_of(self.job, self.backend, status, events)
+            stalls = stalls_of(self.job, self.backend, status, found, events)
             reason, self._warning = latest_warning(status, events)
             if reason and reason not in self._warned:  # each reason once: there may be thousands of events
                 self._warned.add(reason)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ddpipe.errors import ImageUnavailable, LaunchError, PodRefused
+from ddpipe.errors import ImageUnavailable, LaunchError, OperatorSilent, PodRefused
 from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.status import CONTAINER_TROUBLE, IMAGE_TROUBLE, JobStatus, Replica, Stage
@@ -135,13 +135,23 @@ class Patience:
 
 
 def stalls_of(
-    job: TrainingJob, backend: Backend, status: JobStatus, events: Sequence[Object]
+    job: TrainingJob, backend: Backend, status: JobStatus, found: Object, events: Sequence[Object]
 ) -> Iterator[Stall]:
     """What keeps the job from running."""
     for replica in status.replicas:
         if replica.waiting or replica.stage in {Stage.PULLED, Stage.RUNNING}:
             yield from _of_pod(job, backend, replica, events)
     if len(status.replicas) < job.nodes:
+        wanted = backend.wanted(found)
+        if wanted is not None and wanted < job.nodes:
+            short = OperatorSilent(
+                what="somebody changed the number of the job's pods",
+                which=name_of(job, backend),
+                seen=f"it asks for {wanted} of {job.nodes}",
+                do=advice(Cause.NOT_CREATED, job, backend),
+            )
+            # They may set it back.
+            yield Stall(key=("short",), kind="short", is_certain=False, error=lambda _others: short)
         yield from _of_missing_pods(job, backend, status, events)
 
 

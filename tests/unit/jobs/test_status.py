@@ -178,3 +178,17 @@ def test_a_container_that_ended_by_itself_was_not_deleted(container: dict[str, A
 def test_a_container_that_a_signal_ended_in_the_second_of_the_request_was_deleted() -> None:
     found = replica(state=ended(143, at="2026-01-01T00:00:10Z"), metadata=GOING)
     assert found.removed == "its pod was deleted"
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_the_container_that_trains_is_found_after_a_webhook_renamed_it(position: int) -> None:
+    """A webhook may also add containers, at any place."""
+    pod = a_pod(JOB, state=ended(3))
+    (spec,), (state,) = pod["spec"]["containers"], pod["status"]["containerStatuses"]
+    spec |= {"name": "renamed", "env": [{"name": "DDPIPE_JOB", "value": JOB.name}]}
+    state["name"] = "renamed"
+    pod["spec"]["containers"].insert(position, {"name": "proxy"})
+    pod["status"]["containerStatuses"].insert(position, {"name": "proxy", "state": {"running": {}}})
+    found = replica_of(pod, "worker-0", "pytorch")
+    assert (found.container, found.failure and found.failure.code) == ("renamed", 3)
+    assert (found.memory, found.beside) == ("64Mi", "proxy")

@@ -289,6 +289,14 @@ def test_pods_from_before_the_job_or_a_suspension_are_not_its_own() -> None:
     assert owns(an_object("Suspended=False"), a_node_pod(created=30))
 
 
+def test_a_completed_job_without_pods_counts_its_nodes() -> None:
+    """Nobody saw its pods: the launcher was away when they ended and were removed."""
+    assert seen(found=an_object("Complete")).succeeded == 2
+    assert seen(found=an_object("Complete", trainer={"numNodes": 1})).succeeded == 1
+    assert seen(found=an_object("Failed")).succeeded == 0
+    assert seen(a_node_pod(0, "Succeeded", ended(0)), found=an_object("Complete")).succeeded == 0
+
+
 @pytest.mark.parametrize(("rank", "expected"), [(0, Phase.SUCCEEDED), (1, Phase.ACTIVE)])
 def test_success_of_rank0_needs_rank_0_itself(rank: int, expected: Phase) -> None:
     over = [

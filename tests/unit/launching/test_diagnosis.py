@@ -257,8 +257,8 @@ def stalled(reason: str = "", message: str = "m", event: str = "") -> DdpipeErro
     state = {"waiting": {"reason": reason, "message": message}}
     pods = [] if event else [a_pod(JOB, "worker-0", "Pending", state=state), a_pod(JOB, "worker-1")]
     refusal = {"involvedObject": {}, "metadata": {}, "reason": "FailedCreatePod", "message": event}
-    found = status(JOB, an_object(JOB, "Created"), pods)
-    return next(iter(stalls_of(JOB, BACKEND, found, [refusal]))).error(0)
+    found = an_object(JOB, "Created")
+    return next(iter(stalls_of(JOB, BACKEND, status(JOB, found, pods), found, [refusal]))).error(0)
 
 
 def late_at(stage: Stage, wanted: int = 2) -> DdpipeError:

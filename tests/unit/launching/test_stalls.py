@@ -8,6 +8,7 @@ import pytest
 from launch_samples import UID, a_job, a_pod, an_object
 
 from ddpipe.errors import DdpipeError, ImageUnavailable, LaunchError, PodRefused
+from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.pytorchjob import BACKEND, status
 from ddpipe.jobs.status import IMAGE_TROUBLE
 from ddpipe.launching.stalls import Patience, Stall, stalls_of
@@ -18,7 +19,13 @@ SOON, LATER = 20.0, 120.0
 
 
 def stalls(*pods: dict[str, Any], events: tuple[dict[str, Any], ...] = ()) -> list[Stall]:
-    return list(stalls_of(JOB, BACKEND, status(JOB, an_object(JOB, "Created"), pods), events))
+    return of_job(JOB, an_object(JOB, "Created"), *pods, events=events)
+
+
+def of_job(
+    job: TrainingJob, found: dict[str, Any], *pods: dict[str, Any], events: tuple[dict[str, Any], ...] = ()
+) -> list[Stall]:
+    return list(stalls_of(job, BACKEND, status(job, found, pods), found, events))
 
 
 def hopeless(*pods: dict[str, Any], events: tuple[dict[str, Any], ...] = ()) -> DdpipeError | None:
@@ -130,8 +137,8 @@ def test_an_event_explains_what_the_kubelet_shows_no_longer() -> None:
 
 def test_a_word_in_the_image_s_name_is_no_reason() -> None:
     job = a_job(image="team/denied:503")
-    found = status(job, an_object(job, "Created"), [FIRST, pulling("pulling team/denied:503: EOF")])
-    assert [stall.is_certain for stall in stalls_of(job, BACKEND, found, [])] == [False]
+    found = of_job(job, an_object(job, "Created"), FIRST, pulling("pulling team/denied:503: EOF"))
+    assert [stall.is_certain for stall in found] == [False]
 
 
 @pytest.mark.parametrize(
@@ -156,10 +163,10 @@ def test_a_stall_that_ends_starts_from_zero_the_next_time() -> None:
 def test_many_pods_in_one_state_are_one_message_with_a_count() -> None:
     job = a_job(nodes=512)
     pods = [a_pod(job, f"worker-{rank}", **waiting("ErrImagePull", ABSENT)) for rank in range(512)]
-    found = status(job, an_object(job, "Created"), pods)
+    found = of_job(job, an_object(job, "Created"), *pods)
     patience = Patience(SOON)
-    patience.exhausted(stalls_of(job, BACKEND, found, []), 0)
-    error = patience.exhausted(stalls_of(job, BACKEND, found, []), SOON)
+    patience.exhausted(found, 0)
+    error = patience.exhausted(found, SOON)
     assert error is not None
     assert error.which.endswith("-worker-0) and 511 other pods")
 
@@ -335,3 +342,12 @@ def test_a_volume_with_a_key_that_does_not_exist_is_hopeless() -> None:
     error = hopeless(a_pod(JOB, **waiting("ContainerCreating", "")), events=({**about, "message": message},))
     assert isinstance(error, PodRefused)
     assert error.seen == message
+
+
+def test_a_job_that_somebody_scaled_down_is_no_lack_of_room() -> None:
+    found = an_object(JOB, "Created")
+    found["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = 0
+    (stall,) = of_job(JOB, found)
+    assert not stall.is_certain, "they may set it back"
+    assert "asks for 0 of 2" in stall.error(0).seen
+    assert "Request less" not in stall.error(0).do
