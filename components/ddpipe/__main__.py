@@ -16,6 +16,7 @@ from signal import SIGINT
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from ddpipe.commands import ARGUMENTS, JSON, SPELLING
 from ddpipe.errors import DdpipeError, Interrupted, ParameterError, visible
@@ -64,7 +65,7 @@ class CommandLine(click.Group):
         """The command of this name, imported now."""
         if name not in COMMANDS:
             return None
-        file, short_help = COMMANDS[name]
+        file, _ = COMMANDS[name]
         try:
             module = importlib.import_module(f"ddpipe.commands.{file}")
         except ModuleNotFoundError as error:
@@ -72,8 +73,21 @@ class CommandLine(click.Group):
                 raise
             return _not_installed(name, str(error.name))
         command: click.Command = getattr(module, f"{name}_command")
-        command.short_help = short_help
         return command
+
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands with their short help, which needs none of their imports."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, short_help) for name, (_, short_help) in COMMANDS.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names of commands without their imports, and the group's own options."""
+        names = [
+            CompletionItem(name, help=short_help)
+            for name, (_, short_help) in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -156,7 +170,7 @@ def _missing_package(name: str, package: str) -> ParameterError:
 def _not_installed(name: str, package: str) -> click.Command:
     """A command whose packages are not installed here, such as `prepare` in the launcher image."""
 
-    @click.command(name, help=f"(Not installed here: needs {package}.)", add_help_option=False)
+    @click.command(name, add_help_option=False)
     @click.argument("_arguments", nargs=-1, type=click.UNPROCESSED)
     def refuse(_arguments: tuple[str, ...]) -> None:
         raise _missing_package(name, package)

@@ -29,8 +29,6 @@ from ddpipe.jobs.options import NO_SECRET
 from ddpipe.kube import api as cluster
 from ddpipe.parameters import Parameter, Parameters, parameter, refuse
 from ddpipe.pipelines.catalogue import LEAST_PIPELINES
-from ddpipe.pipelines.compile import COMPILED, PIPELINES, compile_all
-from ddpipe.pipelines.wiring import SECRET
 from ddpipe.processes.machine import on_stop
 
 Command = Callable[..., None]
@@ -98,11 +96,16 @@ def with_request(command: Command) -> Command:
 
 def named_package(name: str) -> Package:
     """A built-in package by its short name, or any package by its path."""
+    from ddpipe.pipelines.compile import COMPILED, PIPELINES
+
     return read_package(COMPILED / f"{PIPELINES[name].name}.yaml" if name in PIPELINES else Path(name))
 
 
 def _values(package: Package, from_file: Mapping[str, Any], assigned: tuple[str, ...]) -> dict[str, Any]:
     """The fields of the package's form; for built-in packages, names of the command line are accepted."""
+    from ddpipe.pipelines.compile import PIPELINES
+    from ddpipe.pipelines.wiring import SECRET
+
     ours = next((one for one in PIPELINES.values() if one.name == package.name), None)
     fields = {item.name: item for item in package.parameters}
     own = {item.name: item for item in ours.open} if ours else {}
@@ -190,6 +193,8 @@ def followed(engine: Engine, run_id: str, say: Callable[[str], object]) -> RunSt
 @json_option
 def compile_command(output: str | None, claim: str) -> None:
     """Compile the pipelines and components for KFP 2 and KFP 1.x."""
+    from ddpipe.pipelines.compile import COMPILED, compile_all
+
     written = [str(path) for path in compile_all(Path(output) if output else COMPILED, claim)]
     print_result({"packages": written}, "\n".join(written))
 
