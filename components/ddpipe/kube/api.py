@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import math
 import os
 import socket
 import ssl
@@ -24,9 +25,9 @@ from urllib.parse import urlencode
 
 import urllib3
 
-from ddpipe.errors import ClusterUnreachable, InputError
+from ddpipe.errors import ClusterUnreachable, InputError, LaunchError
 from ddpipe.kube.cluster import ApiError, Cluster, Query, Refused, Unanswered, whole_lines
-from ddpipe.kube.retrying import with_retries
+from ddpipe.kube.retrying import given_up, with_retries
 
 __all__ = ["ApiError", "ApiServer", "Cluster", "Query", "Refused", "Unanswered", "connect", "whole_lines"]
 
@@ -53,10 +54,14 @@ _JSON = "application/json"
 _METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 # Kept open for reuse; more are opened while more logs are read.
 _CONNECTIONS = 64
-_LONGEST_REFUSAL = 2**20
+_LONGEST_REFUSAL, _SHOWN = 2**20, 200
+# Anything else is what a proxy in front of an API server sends while that is away or busy.
+_ODD = {HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}
 _LONGEST_ANSWER = 2**28
 # A server that asks for more patience is asked again all the same: budgets are counted in minutes.
 _LONGEST_RETRY_AFTER = 60.0
+# A server of a kubeconfig that has never answered is more often a wrong one than one that is away.
+_FIRST_ANSWER = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,7 @@ class _Login:
     def __init__(self, log_in: Callable[[], _Credentials]) -> None:
         self.log_in, self.credentials = log_in, log_in()
         self.ahead = 0.0  # seconds that this machine's clock is ahead of the server's
+        self.has_answered = False
 
     def again(self) -> None:
         """Read the credentials again; a half-written token is read once more after the next refusal.
@@ -106,9 +112,15 @@ class _Request:
 class ApiServer:
     """A `Cluster` reached over HTTP."""
 
-    def __init__(self, log_in: Callable[[], _Credentials], namespace: str, timeout: float = 10) -> None:
+    def __init__(
+        self,
+        log_in: Callable[[], _Credentials],
+        namespace: str,
+        timeout: float = 10,
+        first: float = math.inf,
+    ) -> None:
         self.namespace = namespace
-        self._timeout, self._budget = timeout, 0.0
+        self._timeout, self._budget, self._first = timeout, 0.0, first
         self._login = _Login(log_in)
 
     def get(self, path: str, query: Query | None = None) -> dict[str, Any]:
@@ -162,7 +174,7 @@ class ApiServer:
 
     def spare(self) -> ApiServer:
         """The same cluster over connections of its own."""
-        return ApiServer(self._login.log_in, self.namespace, self._timeout)
+        return ApiServer(self._login.log_in, self.namespace, self._timeout, self._first)
 
     def _json(
         self,
@@ -173,8 +185,19 @@ class ApiServer:
         accept: str = _JSON,
     ) -> dict[str, Any]:
         request = _Request(method, path, query, body, accept)
-        return (
-            with_retries(lambda: self._once(request), self._budget) if self._budget else self._once(request)
+        if not self._budget:
+            return self._once(request)
+        budget = self._budget if self._login.has_answered else min(self._budget, self._first)
+        return with_retries(lambda: self._once(request), budget, self._given_up)
+
+    def _given_up(self, error: ApiError, budget: float) -> LaunchError:
+        if self._login.has_answered or isinstance(error, Refused) or math.isinf(self._first):
+            return given_up(error, budget)
+        return ClusterUnreachable(
+            what="no cluster answers where the kubeconfig says",
+            which=self._login.credentials.host,
+            seen=f"{error}, for {budget:.0f} s",
+            do="Correct the server (kubectl config view --minify), or let this machine reach it: VPN, proxy.",
         )
 
     def _once(self, request: _Request) -> dict[str, Any]:
@@ -195,6 +218,7 @@ class ApiServer:
                 continue  # the answer to an eviction, or a deletion: its status is Success
             if not isinstance(answer.get(name) or kind(), kind):
                 raise Unanswered(f"its {name} is {type(answer[name]).__name__}, not {kind.__name__}")
+        self._login.has_answered = True
         return answer
 
     def _answer(self, request: _Request, read_timeout: float) -> urllib3.BaseHTTPResponse:
@@ -207,7 +231,10 @@ class ApiServer:
         with suppress(KeyError, ValueError):
             self._login.ahead = time.time() - parsedate_to_datetime(response.headers["Date"]).timestamp()
         if response.status >= 400:  # noqa: PLR2004 - HTTP's limit between success and error
-            raise _refusal(response)
+            error = _refusal(response)
+            # Not with a 401: a token that is wrong from the start will not be rotated in a minute.
+            self._login.has_answered |= isinstance(error, Refused) and error.status != HTTPStatus.UNAUTHORIZED
+            raise error
         return response
 
     def _send(self, request: _Request, read_timeout: float) -> urllib3.BaseHTTPResponse:
@@ -242,7 +269,7 @@ def connect(kubeconfig: str | None = None) -> ApiServer:
         _, current = config.list_kube_config_contexts(kubeconfig)
         # By its name from now on: `kubectl config use-context` must not move a running launcher elsewhere.
         name, namespace = current["name"], current["context"].get("namespace", "default")
-        return ApiServer(lambda: _log_in_by_kubeconfig(kubeconfig, name), namespace)
+        return ApiServer(lambda: _log_in_by_kubeconfig(kubeconfig, name), namespace, first=_FIRST_ANSWER)
     except (TypeError, AttributeError, KeyError, ValueError, yaml.YAMLError) as error:
         raise InputError(
             what="the kubeconfig cannot be read",
@@ -319,18 +346,21 @@ class _Words(logging.Handler):
         self.heard.append(record.getMessage())
 
 
-def _refusal(response: urllib3.BaseHTTPResponse) -> Refused:
-    try:
-        status = json.loads(response.read(_LONGEST_REFUSAL))
-    except (urllib3.exceptions.HTTPError, OSError, ValueError, RecursionError):
-        status = {}
-    finally:
-        response.release_conn()
+def _refusal(response: urllib3.BaseHTTPResponse) -> ApiError:
+    body, status = b"", {}
+    with suppress(urllib3.exceptions.HTTPError, OSError, ValueError, RecursionError):
+        body = response.read(_LONGEST_REFUSAL)
+        status = json.loads(body)
+    response.release_conn()
+    if body.lstrip().startswith(b"<") and response.status in _ODD:
+        return Unanswered(f"HTTP {response.status} with a page, as no API server sends")
     # A proxy's error may be JSON, too, but no Status object.
     status = status if isinstance(status, dict) else {}
     details = status.get("details")
     named = details.get("name", "") if isinstance(details, dict) else ""
-    message = status.get("message", response.reason or "")
+    is_plain = response.headers.get("Content-Type", "").startswith("text/plain")
+    words = body[:_SHOWN].decode(errors="replace").strip() if is_plain else ""
+    message = status.get("message", words or response.reason or "")
     # In seconds: API servers never send a date.
     after = response.headers.get("Retry-After", "")
     pause = min(float(after), _LONGEST_RETRY_AFTER) if after.isdecimal() else 0.0
@@ -346,6 +376,8 @@ def _plain(error: Exception) -> str:
             return "connection refused"
         case urllib3.exceptions.TimeoutError():
             return "no answer in time"
+        case urllib3.exceptions.SSLError() if "WRONG_VERSION" in str(error):
+            return "it does not speak TLS; is its address http://, or behind a proxy?"
         case urllib3.exceptions.SSLError():
             return f"its certificate is not trusted: {error}"
         case _:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
@@ -15,6 +16,7 @@ from ddpipe.kube.cluster import ApiError, Cluster, Refused, Unanswered
 T = TypeVar("T")
 # 401 is over when the token is rotated; the rest is load, a restart, or a proxy in between.
 _TRANSIENT = {401, 408, 429, 500, 502, 503, 504}
+_TOO_LARGE = re.compile(r"request is too large|entity too large|message larger than max", re.IGNORECASE)
 # A stream that lasted so many seconds worked: its end is the first of a new series of failures.
 _STEADY = 30.0
 # Not the generator that a program may have seeded, or that its tests watch: streams draw in threads.
@@ -23,7 +25,14 @@ _JITTER = random.Random()
 
 def is_transient(error: ApiError) -> bool:
     """Whether the same request may succeed in a moment."""
-    return isinstance(error, Unanswered) or (isinstance(error, Refused) and error.status in _TRANSIENT)
+    return isinstance(error, Unanswered) or (
+        isinstance(error, Refused) and error.status in _TRANSIENT and not is_too_large(error)
+    )
+
+
+def is_too_large(error: Refused) -> bool:
+    """Whether the object exceeds what the API server, or etcd behind it (with a 500), accepts."""
+    return error.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE or bool(_TOO_LARGE.search(error.message))
 
 
 def backoff(longest: float = 2) -> Iterator[float]:
@@ -37,7 +46,9 @@ def backoff(longest: float = 2) -> Iterator[float]:
         pause = min(longest, pause * 2)
 
 
-def with_retries(request: Callable[[], T], budget: float) -> T:
+def with_retries(
+    request: Callable[[], T], budget: float, gave_up: Callable[[ApiError, float], LaunchError] | None = None
+) -> T:
     """The result of `request`, which is retried while the server is away or busy, for `budget` seconds.
 
     A `Cluster` that is `patient` does so itself. This is for a request whose error has to be judged before it
@@ -52,7 +63,7 @@ def with_retries(request: Callable[[], T], budget: float) -> T:
                 raise
             pause = max(pause, error.retry_after)  # noqa: PLW2901 - the server knows better
             if time.monotonic() - began + pause > budget:
-                raise given_up(error, budget) from error
+                raise (gave_up or given_up)(error, budget) from error
         time.sleep(pause)
     raise AssertionError  # `backoff` never ends
 
@@ -130,7 +141,7 @@ def given_up(error: ApiError, budget: float) -> LaunchError:
             do="Renew the credentials, then run the step again: it adopts the same job.",
         )
     return ClusterUnreachable(
-        what="the cluster does not answer",
+        what=f"the cluster {'fails' if isinstance(error, Refused) else 'does not answer'}",
         which="the API server",
         seen=f"{error}, for {budget:.0f} s",
         do="A job that was created continues. When the API server is back, run the step again: it adopts it.",
@@ -154,9 +165,10 @@ def refused(error: Refused, which: str) -> LaunchError:
             seen=str(error),
             do="Give it the Role of images/rbac.yaml.",
         )
+    large = "Put large values into the image, a ConfigMap or the object store."
     return PodRefused(
         what="the cluster rejected the request",
         which=which,
         seen=str(error),
-        do="Change what it objects to.",
+        do=large if is_too_large(error) else "Change what it objects to.",
     )

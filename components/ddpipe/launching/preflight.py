@@ -5,6 +5,7 @@ What this account may not read is never a problem of the job: the same fault the
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -39,6 +40,9 @@ _MOUNTED = {VolumeKind.CLAIM: CLAIMS, VolumeKind.SECRET: SECRETS, VolumeKind.CON
 
 Problem = str
 
+_ETCD_BYTES = 1.5 * 2**20
+_ARGUMENT_BYTES = 128 * 2**10 - 1
+
 
 def check(cluster: Cluster, job: TrainingJob, backend: Backend, manifest: Mapping[str, Any]) -> list[str]:
     """What the user should know before `job` is created; each request is retried while the server is away."""
@@ -47,6 +51,7 @@ def check(cluster: Cluster, job: TrainingJob, backend: Backend, manifest: Mappin
     nodes = nodes_of(patient, job, backend)
     problems = [
         *missing_rights(patient, job, backend),
+        *_too_large(manifest),
         *_dry_run(cluster, job, backend, manifest),
         *_dry_run_of_pod(patient, job, backend),
         *_missing_objects(patient, job, backend),
@@ -98,6 +103,31 @@ def missing_rights(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iter
             rule = f'{{apiGroups: ["{right.resource.group}"], resources: ["{right.name}"], verbs: [{words}]}}'
             may_not = f"this account may not {words} {right.name} in namespace {namespace}"
             yield f"{may_not}: add to its Role {rule}"
+
+
+def _too_large(manifest: Mapping[str, Any]) -> Iterator[Problem]:
+    """What etcd cannot store, which no dry run reaches, or Linux cannot pass to a program."""
+    size, leaves = len(json.dumps(manifest)), sorted(_texts(manifest), reverse=True)
+    if size > _ETCD_BYTES:
+        largest = ", ".join(f"{path} ({length / 2**20:.2f} MiB)" for length, path in leaves[:3])
+        stored = f"the job's object has {size / 2**20:.1f} MiB, more than the 1.5 that a cluster stores"
+        yield f"{stored}, most of it in {largest}: put large values into the image or the object store"
+    for length, path in leaves:
+        if length >= _ARGUMENT_BYTES and re.search(r"\.(env|command|args)\.", path):
+            yield f"{path} has {length / 2**10:.0f} KiB: Linux passes a program no more than 128 in one value"
+
+
+def _texts(value: Any, path: str = "") -> Iterator[tuple[int, str]]:  # noqa: ANN401 - JSON
+    """The bytes of every text, and where it is: items of a list by their names."""
+    items = list(value.items()) if isinstance(value, Mapping) else []
+    if isinstance(value, list):
+        items = [
+            (one.get("name", at) if isinstance(one, Mapping) else at, one) for at, one in enumerate(value)
+        ]
+    for name, item in items:
+        yield from _texts(item, f"{path}.{name}".lstrip("."))
+    if isinstance(value, str):
+        yield len(value.encode()), path
 
 
 def _dry_run(

@@ -266,7 +266,7 @@ def _which(job: TrainingJob, replica: Replica, others: int) -> str:
 
 
 def _rejected_error(job: TrainingJob, backend: Backend, message: str) -> LaunchError:
-    cause = next((cause for words, cause in _REJECTIONS.items() if words in message), Cause.REJECTED)
+    cause = next((cause for words, cause in _REJECTIONS.items() if words in message), Cause.UNKNOWN)
     return PodRefused(
         what="the cluster rejects the job's pods",
         which=name_of(job, backend),

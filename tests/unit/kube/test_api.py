@@ -347,6 +347,49 @@ def test_a_connection_that_nobody_takes_is_given_up() -> None:
                 server.reached(0.3).get("/version")
 
 
+@pytest.mark.parametrize(
+    ("server", "cause"),
+    [
+        ("http://127.0.0.1:9", "connection refused"),
+        ("http://no-such-host.invalid", "its name cannot be resolved"),
+    ],
+)
+def test_a_wrong_server_in_a_kubeconfig_is_named_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: str, cause: str
+) -> None:
+    monkeypatch.setattr(cluster, "_FIRST_ANSWER", 0.2)
+    path = Path(a_kubeconfig(tmp_path))
+    path.write_text(path.read_text().replace("http://127.0.0.1:9", server))
+    with pytest.raises(ClusterUnreachable) as raised:
+        connect(str(path)).patient(600).get("/version")
+    assert raised.value.which == server
+    assert raised.value.seen == f"{cause}, for 0 s"
+    assert "kubectl config view" in raised.value.do
+
+
+def test_a_server_that_has_answered_once_is_waited_for(server: Server) -> None:
+    client = server.reached()
+    client._first = 0.0
+    client.get("/version")
+    server.answers = [(503, b"busy"), (200, b"{}")]
+    assert client.patient(5).get("/version") == {}
+
+
+@pytest.mark.parametrize("status", [400, 403, 404])
+def test_a_page_is_no_refusal_of_an_api_server(server: Server, status: int) -> None:
+    """An object store, or a web server, where a kubeconfig says that a cluster is: it has no jobs."""
+    server.answers = [(status, b"<?xml version='1.0'?><Error><Code>AccessDenied</Code></Error>")]
+    with pytest.raises(Unanswered, match=f"HTTP {status} with a page, as no API server sends"):
+        server.reached().get("/apis/batch/v1")
+
+
+def test_a_refusal_in_plain_text_is_shown(server: Server) -> None:
+    server.answers = [(400, b"Client sent an HTTP request to an HTTPS server.\n")]
+    server.headers = {"Content-Type": "text/plain; charset=utf-8"}
+    with pytest.raises(Refused, match=r"HTTP 400 Client sent an HTTP request to an HTTPS server\.$"):
+        server.reached().get("/version")
+
+
 def test_a_kubeconfig_says_where_and_who(tmp_path: Path) -> None:
     client = connect(a_kubeconfig(tmp_path, namespace="team-a"))
     assert client.namespace == "team-a"

@@ -17,6 +17,7 @@ from ddpipe.jobs.pytorchjob import BACKEND, manifest
 from ddpipe.kube import resources
 from ddpipe.kube.api import Refused
 from ddpipe.kube.resources import SNAPSHOTS
+from ddpipe.kube.retrying import is_transient, refused
 from ddpipe.launching import nodes, preflight
 from ddpipe.launching.nodes import pods_that_fit
 from ddpipe.launching.preflight import check
@@ -114,6 +115,31 @@ def test_fields_that_an_old_server_would_drop_are_a_problem(monkeypatch: pytest.
     assert "pytorchjobs.kubeflow.org of this cluster have no field" in str(caught.value)
     assert f"{where}, spec.nprocPerNode, and would drop it" in str(caught.value)
     assert "let this account read the CRD" in str(caught.value)
+
+
+def test_an_object_that_the_cluster_cannot_store_is_named_with_its_largest_parts() -> None:
+    """Its store says so with a 500, and no dry run gets that far."""
+    job = a_job(env={f"V{number}": "x" * 100_000 for number in range(20)})
+    with pytest.raises(PreflightFailed, match=r"has 1\.9 MiB, .* most of it in .*V9"):
+        checked(a_server(), job)
+
+
+def test_a_value_that_linux_does_not_pass_to_a_program_is_named() -> None:
+    with pytest.raises(PreflightFailed, match=r"env\.BIG\.value has 128 KiB: Linux passes"):
+        checked(a_server(), a_job(env={"BIG": "x" * 2**17}))
+    checked(a_server(), a_job(env={"BIG": "x" * 2**16}))
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        Refused(500, "", "etcdserver: request is too large"),
+        Refused(413, "RequestEntityTooLarge", "Request entity too large: limit is 3145728"),
+    ],
+)
+def test_an_object_that_is_too_large_is_no_outage(refusal: Refused) -> None:
+    assert not is_transient(refusal)
+    assert "Put large values into" in refused(refusal, "job a/b").do
 
 
 def test_a_busy_server_is_asked_again_for_a_dry_run() -> None:
