@@ -79,10 +79,22 @@ class Cluster(Protocol):
         """Read a list whose objects have nothing but their metadata."""
 
     def create(self, path: str, body: Mapping[str, Any], query: Query | None = None) -> dict[str, Any]:
-        """Create an object in the collection at this path; returns it with the server's defaults."""
+        """Create an object; returns it with the server's defaults.
+
+        Args:
+            path: Of the collection, such as "/api/v1/namespaces/team-a/pods".
+            body: The object.
+            query: Parameters of the request, such as `dryRun`.
+        """
 
     def annotate(self, path: str, uid: str, annotations: Mapping[str, str]) -> None:
-        """Add annotations to an object; refused if it has another uid: a new object of the same name."""
+        """Add annotations to an object; its other annotations stay.
+
+        Args:
+            path: Of the object.
+            uid: The request is refused if the object has another one: it is a new object of the same name.
+            annotations: Values by key.
+        """
 
     def replace(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Replace the object; refused with 409 if it has changed since its resourceVersion was read."""
@@ -91,16 +103,29 @@ class Cluster(Protocol):
         """Delete the object if it still has this uid; what it owns is deleted in the background."""
 
     def lines(self, path: str, query: Query, idle: float) -> Iterator[bytes]:
-        """A watch or a log, line by line, until it ends; `Unanswered` after `idle` seconds of silence."""
+        """A watch or a log, line by line, until it ends.
+
+        Args:
+            path: Of the watched collection, or of a pod's log.
+            query: Parameters of the request, such as `watch` or `follow`.
+            idle: Longest silence in seconds; `Unanswered` after that.
+        """
 
     def pieces(self, path: str, query: Query, idle: float) -> Iterator[bytes]:
-        """The same as bytes, in pieces as they arrive."""
+        """The same as bytes, in pieces as they arrive.
+
+        Args:
+            path: As of `lines`.
+            query: As of `lines`.
+            idle: As of `lines`.
+        """
 
     def patient(self, seconds: float) -> Cluster:
-        """The same cluster, which retries each request while the server is away or busy, for so many seconds.
+        """The same cluster, which retries each request while the server is away or busy.
 
-        After that it raises `ClusterUnreachable` or `Forbidden`. Streams are not retried: see
-        `retrying.reconnected`.
+        Args:
+            seconds: After so long a request raises `ClusterUnreachable` or `Forbidden`. Streams are not
+                retried: see `retrying.reconnected`.
         """
 
     def now(self) -> float:
