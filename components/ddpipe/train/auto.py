@@ -80,9 +80,12 @@ class ChosenRecipe:
     advice: str = ""
     restarted: bool = False
 
-    def lines(self) -> list[str]:
-        """One for each choice, for a log."""
-        return [f"{name} {getattr(self.recipe, name)}: {why}" for name, why in self.reasons.items()]
+    def line(self) -> str:
+        """The choices that matter most, for a log; training.json and the report have all, with reasons."""
+        unused = {"epochs"} if self.recipe.minutes else set()
+        named = [name for name in _IMPORTANT if name in self.reasons.keys() - unused]
+        values = ", ".join(f"{name} {getattr(self.recipe, name)}" for name in named)
+        return f"chosen: {values}; all {len(self.reasons)} choices and their reasons: training.json, report"
 
     def facts(self) -> dict[str, Any]:
         """As training.json holds it."""
@@ -348,6 +351,8 @@ def epochs_for(images: int, pixels: int, batch: int, device: str, *, has_weights
         constants.FEWEST_EPOCHS, math.ceil(min(max(passes, fewest), constants.MOST_IMAGES_SEEN / images))
     )
 
+
+_IMPORTANT = ("model", "pretrained", "resolution", "epochs", "batch_size", "learning_rate")
 
 _DECISIONS = (_weights, _network, _resolution, _batch, _optimizer, _epochs, _images, _balance, _selection)
 """In an order in which each finds what it needs."""

@@ -159,8 +159,12 @@ STEPS_BEFORE_FIRST_DECISION = 4
 """The first step of a process is not counted: it prepares kernels."""
 DECISION_PART = 20
 """A decision counts until one such part of the remaining steps is done: a shared machine changes its pace."""
-TIMES_KEPT = 64
-"""Times by which the pace is measured: the later half of them decides."""
+BUDGET_PART = 0.985
+"""Share of a budget that is planned for: a machine that becomes slow at the end is noticed a little late."""
+TIMES_KEPT, MARKS_GROW_BY = 64, 1.05
+"""Times by which the pace is measured, and by what the steps between them grow: the later half decides."""
+ESTIMATE_STEPS, ESTIMATE_SECONDS, ESTIMATE_RATIO = 16, 3.0, 1.25
+"""The time left is not told before so many steps and seconds, nor while the pace still changes by so much."""
 MOST_EPOCHS, MOST_STEPS = 200, 2000
 """More than both of them improves no model: a longer budget is not used up."""
 LAUNCHES_LATER = 4.0

@@ -2,7 +2,7 @@
 
 metrics.jsonl     one JSON object per finished epoch
 tensorboard/      event files: loss and learning rate of every step, all metrics of every epoch
-terminal          a progress bar with images per second and the time left; elsewhere one line per epoch of
+terminal          a progress bar with the time left and the score; elsewhere one line per epoch of
                   `name=value`, as Katib reads them, that fits the log panel of a pipeline's UI
 """
 
@@ -16,8 +16,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
 
 from ddpipe.distributed import World
 from ddpipe.processes.machine import cpus
@@ -44,6 +45,18 @@ _LARGE = 1000
 _log = logging.getLogger(__name__)
 
 
+class _Bar(tqdm):  # type: ignore[type-arg]  # generic in its stubs only
+    """A bar that is told how much time is left: what tqdm makes of the first steps is far from it."""
+
+    seconds_left: float | None = None
+
+    @property
+    def format_dict(self) -> MutableMapping[str, Any]:
+        """With the time left, which is unknown at first."""
+        left = "?" if self.seconds_left is None else self.format_interval(self.seconds_left)
+        return {**super().format_dict, "left": left}
+
+
 class Journal:
     """The record of one training, from the step where this process takes it up."""
 
@@ -61,18 +74,18 @@ class Journal:
         self._folder = folder
         # What an earlier process wrote about later steps is void: it died before they were saved.
         self._events = SummaryWriter(str(folder), purge_step=step + 1)
-        self._bar = tqdm(
+        self._bar = _Bar(
             total=done[1],
             initial=done[0],
-            unit=" images",
-            smoothing=0,  # the mean since the start: epochs end with a validation, which is work as well
+            bar_format="{percentage:3.0f}%|{bar}| {elapsed}<{left}{postfix}",
+            dynamic_ncols=True,
             file=sys.stdout,
             disable=not sys.stdout.isatty(),
         )
 
-    def step(self, done: int, total: int) -> None:
+    def step(self, done: int, total: int, seconds_left: float | None) -> None:
         """So much work of so much is done, counted in images trained at full size."""
-        self._bar.total = total
+        self._bar.total, self._bar.seconds_left = total, seconds_left
         self._bar.update(done - self._bar.n)
 
     def epoch(
@@ -94,8 +107,10 @@ class Journal:
         self._upload("metrics.jsonl", lines)
         if self._bar.disable:
             _log.info("%s", progress(record, epochs))
-        scores = {name: f"{value:.4f}" for name, value in record.items() if name.startswith("validation")}
-        self._bar.set_postfix({"epoch": record["epoch"], **scores})
+        scores = [name for name in record if name.startswith("validation_") and name != "validation_loss"]
+        self._bar.set_postfix_str(
+            ", ".join(f"{name.removeprefix('validation_')} {_short(record[name])}" for name in scores[:1])
+        )
 
     def _upload(self, key: str, content: bytes) -> None:
         self._uploads.put(key, partial(self._store.write, key, content))
@@ -132,10 +147,12 @@ def keep_journal(
         return
     with tempfile.TemporaryDirectory(prefix="ddpipe-") as folder:
         journal = Journal(store, uploads, Path(folder), step=step, done=done)
-        try:
-            yield journal
-        finally:
-            journal.close()
+        # A line of the log is written above the bar, not behind it.
+        with logging_redirect_tqdm() if sys.stdout.isatty() else nullcontext():
+            try:
+                yield journal
+            finally:
+                journal.close()
 
 
 def summarized(

@@ -37,9 +37,14 @@ from ddpipe.model import PASSES
 from ddpipe.processes.machine import on_stop
 from ddpipe.train.batches import images_seen, steps_per_epoch
 from ddpipe.train.constants import (
+    BUDGET_PART,
     DECISION_PART,
+    ESTIMATE_RATIO,
+    ESTIMATE_SECONDS,
+    ESTIMATE_STEPS,
     FULL_RESOLUTION_FROM,
     LAUNCHES_LATER,
+    MARKS_GROW_BY,
     MOST_EPOCHS,
     MOST_STEPS,
     SCORING_WORK,
@@ -128,6 +133,7 @@ class Timetable:
         self._work, self._budget, self._clock = work, budget, clock
         self._began, self._start = clock(), 0
         self._marks: deque[tuple[float, float, int]] = deque(maxlen=TIMES_KEPT)
+        self._is_steady = False
 
     @property
     def steps(self) -> int:
@@ -150,16 +156,30 @@ class Timetable:
     def tick(self, step: int, world: World) -> None:
         """Note that so many steps have been taken, and decide how many there are, if it is time to."""
         here = step - self._start
-        if here == 1:
-            self._mark(step)  # not before: the first step of a process prepares kernels
+        # Not before the first step, which prepares kernels; then so that the times kept reach far back.
+        if not self._marks or here > MARKS_GROW_BY * (self._marks[-1][2] - self._start):
+            self._mark(step)
         if self._budget and here > 1 and step >= self._next_decision():  # before, the pace is not known
             self._mark(step)
             # Clocks of ranks differ, and all must take the same number of steps: rank 0 decides.
             steps = world.decided(lambda: self._decided(step, world))
             self.schedule.append([step, steps])
-        if here == STEPS_BEFORE_FIRST_DECISION and world.is_main and step < self.steps:
-            self._mark(step)
-            _log.info("%s", self._expected(step))
+        if not self._is_steady and self._has_steady_pace(here):
+            self._is_steady = True
+            if world.is_main and step < self.steps:
+                seconds = duration(self.seconds_left(step) or 0.0)
+                _log.info("about %s to train %s more steps", seconds, f"{self.steps - step:,}")
+
+    def seconds_left(self, step: int) -> float | None:
+        """Until all steps are taken; None as long as the pace is not steady."""
+        return (self._pace() or 0.0) * self._work.left(step, self.steps) if self._is_steady else None
+
+    def _has_steady_pace(self, here: int) -> bool:
+        """Whether both halves of the time measured had about the same pace; the first steps say nothing."""
+        if here < ESTIMATE_STEPS or self._marks[-1][0] - self._marks[0][0] < ESTIMATE_SECONDS:
+            return False
+        early, late = self._paces()
+        return bool(early and late) and max(early, late) < ESTIMATE_RATIO * min(early, late)
 
     def _next_decision(self) -> int:
         first, steps = self.schedule[-1]
@@ -171,7 +191,7 @@ class Timetable:
         pace, budget = self._pace(), self._budget
         if not pace or not budget:
             return self.steps
-        there_is = budget.seconds - budget.used
+        there_is = BUDGET_PART * budget.seconds - budget.used
         # Evaluation and export run in one process.
         later = min(budget.later(pace * world.size), max(0.0, there_is) / 2)
         left = there_is - later - (self._clock() - self._began)
@@ -194,17 +214,17 @@ class Timetable:
 
     def _pace(self) -> float | None:
         """Seconds for a unit of work, over the later half of the time measured; None if it is not known."""
-        if len(self._marks) < 2:  # noqa: PLR2004
-            return None
-        end, done, _ = self._marks[-1]
-        middle = (self._marks[0][0] + end) / 2
-        begin, before, _ = max((mark for mark in self._marks if mark[0] <= middle), key=lambda mark: mark[0])
-        return (end - begin) / (done - before) if done > before else None
+        return self._paces()[1] or None
 
-    def _expected(self, step: int) -> str:
-        """How long the training will take, in a sentence."""
-        seconds = (self._pace() or 0.0) * self._work.left(step, self.steps)
-        return f"about {duration(seconds)} to train {self.steps - step:,} more steps"
+    def _paces(self) -> tuple[float, float]:
+        """Seconds for a unit of work in each half of the time measured; 0 where it is not known."""
+        first, last = self._marks[0], self._marks[-1]
+        middle = max(mark for mark in self._marks if 2 * mark[0] <= first[0] + last[0])
+        early, late = (
+            (end[0] - begin[0]) / (end[1] - begin[1]) if end[1] > begin[1] else 0.0
+            for begin, end in ((first, middle), (middle, last))
+        )
+        return early, late
 
 
 def duration(seconds: float) -> str:

@@ -138,8 +138,8 @@ def _log_start(start: Start, manifest: DatasetManifest, world: World, trainer: T
     """Log what was chosen, unless an earlier attempt has, and what is trained from where."""
     choice, recipe = start.choice, start.choice.recipe
     if not start.checkpoint:
-        for line in choice.lines():
-            _log_once("chosen: %s", line)
+        if choice.reasons:
+            _log_once("%s", choice.line())
         if recipe.minutes and "epochs" not in choice.reasons:
             _log_once("epochs %d is not used: %g minutes decide", recipe.epochs, recipe.minutes)
         if choice.advice:

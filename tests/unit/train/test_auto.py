@@ -154,10 +154,11 @@ def test_mirrored_views_need_mirrored_training() -> None:
     assert chosen(data(), augmentation="shift").views[0] == "plain"
 
 
-def test_log_lines_name_value_and_reason() -> None:
-    lines = chosen(data((160, 160, 3), 96)).lines()
-    assert len(lines) == len(Recipe().automatic())
-    assert any(line.startswith("batch_size 16: ") and "96" in line for line in lines)
+def test_one_line_of_the_log_names_what_matters_most() -> None:
+    line = chosen(data((160, 160, 3), 96)).line()
+    assert line.startswith("chosen: model fast-cnn-small, pretrained none, resolution 64, epochs ")
+    assert f"all {len(Recipe().automatic())} choices" in line
+    assert "epochs" not in chosen(data((160, 160, 3), 96), minutes=2.0).line(), "minutes decide"
 
 
 FOUND, MISSING = Lookup(found=True, seen="a file is there"), Lookup(found=False, seen="no server answers")
@@ -173,7 +174,7 @@ def test_weights_that_can_be_had_are_used_for_photographs() -> None:
 def test_advice_names_the_weights_that_photographs_lack() -> None:
     choice = chosen(data((256, 256, 3), 800, weights=MISSING))
     assert choice.recipe.pretrained == "none"
-    assert f"pretrained none: {MISSING.seen}" in choice.lines()
+    assert choice.reasons["pretrained"] == MISSING.seen
     assert "800 photographs" in choice.advice
     assert "--pretrained" in choice.advice
     assert chosen(data((256, 256, 3), 800), pretrained="torchvision").advice == ""

@@ -10,7 +10,10 @@ import io
 import itertools
 import json
 import logging
+import os
+import re
 import sys
+import termios
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +55,7 @@ def journal_of_a_training(folder: Path, *, start: int = 0) -> None:
     with uploading() as uploads, keep_journal(store, uploads, step=start, done=done) as journal:
         assert journal
         for step in range(start + 1, STEPS + 1):
-            journal.step(seen(step), seen(STEPS))
+            journal.step(seen(step), seen(STEPS), None if step < STEPS else 83.0)
             if step % 3 == 0:
                 history = [an_epoch(epoch) for epoch in range(1, step // 3 + 1)]
                 first = step - 3
@@ -60,19 +63,37 @@ def journal_of_a_training(folder: Path, *, start: int = 0) -> None:
                 journal.epoch(history, losses, [loss / 100 for loss in losses], 2)
 
 
-def test_a_terminal_shows_images_and_the_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("columns", [80, 110])
+def test_a_terminal_shows_a_bar_the_time_left_and_the_score(
+    columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = os.openpty()
+    termios.tcsetwinsize(writer, (24, columns))
+    with os.fdopen(reader, "rb") as shown, os.fdopen(writer, "w", encoding="utf-8") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        journal_of_a_training(tmp_path)
+        terminal.flush()
+        bars = shown.read1().decode().strip().split("\r")
+    assert "<?" in bars[0], "the time left is not known at first"
+    assert re.fullmatch(r"100%\|█{20,}\| 00:0\d<01:23, accuracy \.750 *", bars[-1])
+    assert max(map(len, bars)) <= columns
+
+
+def test_a_line_of_the_log_does_not_stick_to_the_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", Terminal())
-    journal_of_a_training(tmp_path)
-    shown = sys.stdout.getvalue()  # type: ignore[attr-defined]
-    assert "20/20" in shown
-    assert "images/s" in shown
-    assert "validation_accuracy=0.7500" in shown
+    handler = logging.StreamHandler(sys.stdout)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
+    store = open_store(str(tmp_path))
+    with uploading() as uploads, keep_journal(store, uploads, step=0, done=(1, 20)):
+        logging.getLogger("ddpipe").error("about 1 min")
+    lines = sys.stdout.getvalue().replace("\r", "\n").splitlines()  # type: ignore[attr-defined]
+    assert "about 1 min" in lines
 
 
 def test_a_resumed_training_s_bar_begins_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", Terminal())
     journal_of_a_training(tmp_path, start=4)
-    assert "13/20" in sys.stdout.getvalue()  # type: ignore[attr-defined]
+    assert "65%" in sys.stdout.getvalue()  # type: ignore[attr-defined]
 
 
 def test_elsewhere_katib_finds_a_line_of_names_and_values_per_epoch(

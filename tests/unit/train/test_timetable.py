@@ -95,6 +95,19 @@ def test_a_machine_that_changes_its_speed_is_followed(factor: float) -> None:
     assert run(300, machine)[1] == pytest.approx(300, rel=0.05)
 
 
+@pytest.mark.parametrize("factor", [1.5, 3])
+@pytest.mark.parametrize("minute", [0, 1, 2, None])
+@pytest.mark.parametrize("minutes", [3, 10])
+def test_a_busy_process_beside_it_takes_no_more_than_the_budget(
+    minutes: int, minute: int | None, factor: float
+) -> None:
+    """In the first, the second, the last, or all minutes."""
+    begin = 1000 + 60 * (minutes - 1 if minute == 2 else minute or 0)
+    end = 1000 + 60 * minutes if minute is None else begin + 60
+    _, took = run(60 * minutes, Machine(lambda now: 0.001 * (factor if begin <= now < end else 1)))
+    assert 0.9 < took / (60 * minutes) <= 1
+
+
 def test_a_noisy_machine_ends_in_time_as_well() -> None:
     machine = Machine(lambda now: 0.001 * (1 + 0.5 * (int(now * 7) % 3)))
     assert run(120, machine)[1] == pytest.approx(120, rel=0.05)
@@ -203,8 +216,22 @@ def test_the_expected_time_is_logged_after_the_first_steps(caplog: pytest.LogCap
     with caplog.at_level(logging.INFO):
         machine.train(Timetable(WORK, 15, clock=machine.clock), WORK)
     (line,) = caplog.messages
-    # 149,600 images of a millisecond, and 15 validations of a third of 1,000
-    assert line == "about 2 min 35 s to train 1,496 more steps"
+    # 146,800 images of a millisecond, and 15 validations of a third of 1,000
+    assert line == "about 2 min 32 s to train 1,468 more steps"
+
+
+def test_no_time_is_expected_while_the_first_steps_are_slow(caplog: pytest.LogCaptureFixture) -> None:
+    """Another program starts with the training, and ends after 10 s: four times as slow until then."""
+    machine = Machine(lambda now: 0.004 if now < 1010 else 0.001)
+    table = Timetable(WORK, 15, clock=machine.clock)
+    step = 0
+    while table.seconds_left(step) is None:
+        step = machine.train(table, WORK, step, until=step + 1)
+        machine.now -= 2.0 if step > 1 else 0.0
+    left, began = table.seconds_left(step), machine.now
+    assert left
+    machine.train(table, WORK, step)
+    assert 1 / 1.5 < left / (machine.now - 2.0 - began) < 1.5
 
 
 def test_the_share_of_work_is_the_share_of_time() -> None:
