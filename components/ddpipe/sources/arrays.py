@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpipe.data.columns import batched
-from ddpipe.sources.base import Survey, error_for_source
+from ddpipe.sources.base import UNPACKING, Survey, error_for_source, inflated
 from ddpipe.sources.images import wrapped
 from ddpipe.sources.listing import listed_files
 from ddpipe.sources.sample import Sample
@@ -195,13 +195,14 @@ class Cifar(Arrays):
     def _members(self) -> Iterator[tuple[str, Any]]:
         store, name = split_uri(self.path)
         try:
-            with tarfile.open(fileobj=io.BytesIO(store.read(name))) as archive:
+            content = inflated(store.read(name), LARGEST)
+            with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
                 for member in archive:
                     if member.isreg() and self._is_batch(member.name, member.size):
                         file = archive.extractfile(member)
                         yield member.name, _unpickled(file.read() if file else b"")
                 check_end(archive)
-        except (tarfile.TarError, EOFError, OSError, zlib.error, pickle.UnpicklingError) as error:
+        except (*UNPACKING, pickle.UnpicklingError) as error:
             raise self._damaged(str(error)) from error
 
     def _part(self, split: str, batches: Sequence[Mapping[bytes, Any]]) -> Part:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
+import lzma
 import re
+import tarfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -135,6 +139,27 @@ def store_of(path: str) -> Store:
         seen = "it is a file, not a folder" if root.exists() else "there is no such folder"
         raise error_for_source(path, seen, "Correct `source_path`.")
     return store
+
+
+UNPACKING = (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError)
+"""What reading a damaged archive may raise."""
+
+
+def inflated(data: bytes, most: int) -> bytes:
+    """What a compressed file holds, `most` bytes of it; any other file as it is.
+
+    tarfile would unpack as many bytes for the name of a file as a header says.
+    """
+    openers = {b"\x1f\x8b": _gunzip, b"BZh": bz2.BZ2Decompressor, b"\xfd7zXZ": lzma.LZMADecompressor}
+    for start, opener in openers.items():
+        if data.startswith(start):
+            content: bytes = opener().decompress(data, most)
+            return content
+    return data
+
+
+def _gunzip() -> Any:  # noqa: ANN401 - zlib does not name the class
+    return zlib.decompressobj(16 + zlib.MAX_WBITS)
 
 
 def error_for_source(which: str, seen: str, do: str) -> SourceError:

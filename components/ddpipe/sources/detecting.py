@@ -14,7 +14,6 @@ from __future__ import annotations
 import io
 import re
 import tarfile
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -23,7 +22,16 @@ from itertools import islice
 from pathlib import PurePosixPath
 
 from ddpipe.errors import SourceError
-from ddpipe.sources.base import ENDINGS, IMAGES, Table, abridged, error_for_source, split_called
+from ddpipe.sources.base import (
+    ENDINGS,
+    IMAGES,
+    UNPACKING,
+    Table,
+    abridged,
+    error_for_source,
+    inflated,
+    split_called,
+)
 from ddpipe.sources.listing import FileNames, first_keys
 from ddpipe.sources.named import DOWNLOADS
 from ddpipe.sources.table import ROWS, parsed
@@ -36,8 +44,8 @@ LOOKED_AT = 20_000
 MEMBERS = 100
 """Files of a tar whose names decide."""
 
-HEAD = 4 * 2**20
-"""Bytes of a tar or a table that are read."""
+HEAD, MOST_INFLATED = 4 * 2**20, 64 * 2**20
+"""Bytes of a tar or a table that are read, and to which those of a compressed one unpack."""
 
 IDX = re.compile(r"(?:train|t10k)-(?:images|labels)[-.]idx[13]-ubyte(?:\.gz)?")
 CIFAR10 = re.compile(r"data_batch_\d")
@@ -237,8 +245,8 @@ def _members(store: Store, name: str) -> list[str]:
     """The names of a tar's first files, as far as its first bytes show them."""
     found: list[str] = []
     with (
-        suppress(tarfile.TarError, EOFError, OSError, zlib.error),
-        tarfile.open(fileobj=io.BytesIO(_head(store, name)), mode="r|*") as tar,
+        suppress(*UNPACKING),
+        tarfile.open(fileobj=io.BytesIO(inflated(_head(store, name), MOST_INFLATED)), mode="r|") as tar,
     ):
         found.extend(item.name for item in islice(tar, MEMBERS) if item.isreg())
     return found

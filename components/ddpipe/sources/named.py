@@ -130,7 +130,7 @@ DOWNLOADS: Mapping[str, Download] = {
     ),
 }
 
-PIECE = 2**20
+PIECE, LARGEST = 2**20, 2**30  # bytes of a download at a time, and in all
 
 
 def fetched(name: str) -> str:
@@ -156,6 +156,8 @@ def _fetch(url: str, sha256: str, path: Path) -> None:
                 raise error_for_source(url, f"the server answers {response.status}", do)
             for piece in response.stream(PIECE):
                 digest.update(piece)
+                if file.tell() > LARGEST:
+                    raise error_for_source(url, f"it sends more than {LARGEST:,} bytes", do)
                 file.write(piece)
             if digest.hexdigest() != sha256:
                 raise error_for_source(

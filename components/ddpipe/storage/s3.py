@@ -53,6 +53,9 @@ LOST = ("PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey")
 GZIP = 16 + zlib.MAX_WBITS
 """The window size with which zlib expects a gzip header."""
 
+LARGEST_UNPACKED = 2**30
+"""Bytes of an object that a tool has uploaded packed: 3 MB may hold 6 GB of zeros."""
+
 PROGRESS = 8 * 2**20
 """Bytes after which earlier breaks of a download are forgotten."""
 
@@ -284,15 +287,18 @@ class _Unpacker:
     """A gzip stream, of one member or several, unpacked piece by piece."""
 
     def __init__(self) -> None:
-        self._member = zlib.decompressobj(GZIP)
+        self._member, self._left = zlib.decompressobj(GZIP), LARGEST_UNPACKED
 
     def unpacked(self, piece: bytes) -> bytes:
-        """What the next piece holds; raises zlib.error if it is not gzip."""
+        """What the next piece holds; raises zlib.error if it is not gzip, or too much."""
         content = []
         while piece:
             if self._member.eof:
                 self._member = zlib.decompressobj(GZIP)
-            content.append(self._member.decompress(piece))
+            content.append(self._member.decompress(piece, self._left + 1))
+            self._left -= len(content[-1])
+            if self._left < 0:
+                raise zlib.error(f"it unpacks to more than {LARGEST_UNPACKED:,} bytes")
             piece = self._member.unused_data
         return b"".join(content)
 

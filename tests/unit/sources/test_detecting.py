@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
+import lzma
 import pickle
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,7 @@ from ddpipe.errors import ParameterError, SourceError
 from ddpipe.prepare.prepare import prepare
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.sources import detecting, named
+from ddpipe.sources.base import inflated
 from ddpipe.sources.detecting import Detected, detected
 from ddpipe.storage import open_store
 from ddpipe.storage.sealed import sha256
@@ -127,6 +130,13 @@ def test_idx_files_of_clothes_are_known_by_their_hash(
     known = named.Download("nowhere", {name: sha256(content)})
     monkeypatch.setitem(named.DOWNLOADS, "fashion-mnist", known)
     assert detected(str(tmp_path)).source == "fashion-mnist"
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress])
+def test_no_more_is_unpacked_than_is_looked_at(compress: Callable[[bytes], bytes]) -> None:
+    """A header may claim a name of gigabytes, which tarfile would read."""
+    assert inflated(compress(bytes(2**20)), 1000) == bytes(1000)
+    assert inflated(b"as it is", 1000) == b"as it is"
 
 
 def test_what_is_downloaded_comes_over_tls_and_is_compared_with_its_hash(

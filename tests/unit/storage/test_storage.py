@@ -28,6 +28,7 @@ from ddpipe.errors import (
     Unreachable,
 )
 from ddpipe.storage import Store, connection, exists, open_store, read_uri, split_uri, write_uri
+from ddpipe.storage import s3 as s3_module
 from ddpipe.storage.connection import AWS, KUBEFLOW, Connection
 from ddpipe.storage.files import PARTIAL, FileStore, replacing
 from ddpipe.storage.s3 import CHECKSUM, PART_BYTES
@@ -600,6 +601,13 @@ def test_packed_content_resumes_where_the_connection_broke(proxy: Proxy, s3: Ser
 def test_what_is_only_called_packed_is_corrupt(data: bytes, s3: Server) -> None:
     with pytest.raises(CorruptObject, match="its Content-Encoding is gzip, but"):
         _packed_by_another_tool(s3, data).read("a")
+
+
+def test_little_that_unpacks_to_too_much_is_refused(s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_module, "LARGEST_UNPACKED", 3 * 2**20)
+    bomb = gzip.compress(bytes(2**21)) + gzip.compress(bytes(2**21))
+    with pytest.raises(CorruptObject, match="unpacks to more than 3,145,728 bytes"):
+        _packed_by_another_tool(s3, bomb).read("a")
 
 
 def test_an_upload_whose_last_answer_got_lost_is_done(proxy: Proxy, two_parts: Path) -> None:
