@@ -179,8 +179,8 @@ def run(
             (one), flips (two), flips-and-shifts (six), or auto (what the training chose by kind of image).
         slice_columns: Columns of a table, such as sex or site: the scores are also given for each of their
             values, at most 20 of a column.
-        slice_table: CSV file with these columns, a path or s3:// URI; its first column names the images as
-            the dataset does, with or without folder and ending.
+        slice_table: CSV file with these columns and the names of the images, a path or s3:// URI (default:
+            the table that the dataset was made from).
         gate_model: Model of the store that a new version is compared with and may replace, such as digits;
             empty means no gate.
         gate_metric: Score that decides; auto is accuracy, balanced_accuracy with a rare class, or macro_auc
@@ -456,8 +456,8 @@ def evaluate(
             (one), flips (two), flips-and-shifts (six), or auto (what the training chose by kind of image).
         slice_columns: Columns of a table, such as sex or site: the scores are also given for each of their
             values, at most 20 of a column.
-        slice_table: CSV file with these columns, a path or s3:// URI; its first column names the images as
-            the dataset does, with or without folder and ending.
+        slice_table: CSV file with these columns and the names of the images, a path or s3:// URI (default:
+            the table that the dataset was made from).
         network: Network that was trained, needed for a function of your own (package.module:function): only
             the function named here is imported, never one that a file names.
         s3_endpoint: Object store as host:port (default: S3_ENDPOINT, or AWS; inside Kubernetes, Kubeflow's

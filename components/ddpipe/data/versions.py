@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import PurePosixPath
 
-from ddpipe.data.manifest import DATASET, store_of
-from ddpipe.errors import DatasetError, NoSuchObject
+from ddpipe.data.manifest import DATASET, DatasetManifest, manifest_key, store_of
+from ddpipe.errors import DatasetError, NoSuchObject, StoreError, check_schema
 from ddpipe.storage import Store, open_store, split_uri
 
 _ID = re.compile(r"[0-9a-f]{1,64}")
@@ -53,6 +55,21 @@ def address(given: str, store: str) -> str:
     )
 
 
+ORIGIN = "origin.json"
+"""Beside a manifest, and no part of the version: it has `location` and `table` of the raw data."""
+
+
+def origin(manifest: DatasetManifest, store: Store) -> Mapping[str, str]:
+    """Where the raw data of a version lay when it was published, as far as somebody has recorded it."""
+    try:
+        key = manifest_key(manifest.name, manifest.dataset_id).replace("manifest.json", ORIGIN)
+        found = json.loads(store.read(key))
+        check_schema(found, 1, f"{store.uri}/{key}")
+        return {name: str(found[name]) for name in ("location", "table") if found.get(name)}
+    except (StoreError, ValueError, AttributeError, RecursionError):
+        return {}
+
+
 def remove(uri: str) -> None:
     """Delete the manifest of a version, whole or damaged; its shards stay until they are cleaned up."""
     store_of(uri)
@@ -65,3 +82,4 @@ def remove(uri: str) -> None:
             do="Check the URI: `ddpipe data ls` lists the versions of a store.",
         )
     folder.delete(name)
+    folder.delete(ORIGIN)

@@ -20,7 +20,7 @@ from ddpipe.errors import DdpipeError, ParameterError
 from ddpipe.evaluate.champion import BATCH, differences_to, session_of
 from ddpipe.evaluate.evaluate import VALIDATION, Scored, check_any, check_finite, measured, rough
 from ddpipe.evaluate.measure import measure, unproven
-from ddpipe.evaluate.slices import publish_in_detail, sliced
+from ddpipe.evaluate.slices import publish_in_detail, sliced_version
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.model.classifier import load_model, samples_seen
 from ddpipe.model.evaluation import Evaluation, Subject
@@ -78,7 +78,7 @@ def assess(
     check_any(manifest, split, manifest_uri)
     data, task = (manifest, store_of(manifest_uri)), TASKS[manifest.task]
     samples = open_split(data, split, shape=judged.signature.shape)
-    slicing = sliced(spec, samples.sample_ids) if spec.slice_columns else None
+    slicing = sliced_version(spec, split, *data) if spec.slice_columns else None
     started = time.monotonic()
     answers = {split: _scored(judged, samples)}
     seconds = time.monotonic() - started

@@ -20,7 +20,7 @@ from ddpipe.data.reader import SplitReader, open_split
 from ddpipe.distributed import World, process_group
 from ddpipe.errors import CheckpointError, DatasetError, Diverged
 from ddpipe.evaluate.measure import best_thresholds, fitted, measure, unproven
-from ddpipe.evaluate.slices import publish_in_detail, sliced
+from ddpipe.evaluate.slices import publish_in_detail, sliced_version
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.model import VIEWS
 from ddpipe.model.classifier import load_model, samples_seen
@@ -95,7 +95,9 @@ def evaluate(
             for name in wanted
         }
         slicing = (
-            world.decided(lambda: sliced(spec, splits[SPLIT].sample_ids)) if spec.slice_columns else None
+            world.decided(lambda: sliced_version(spec, SPLIT, manifest, store_of(manifest_uri)))
+            if spec.slice_columns
+            else None
         )
         started = time.monotonic()
         answers, plain = score_views(classifier, views, splits, world, len(manifest.classes), BATCH_SIZE)

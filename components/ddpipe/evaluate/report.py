@@ -15,7 +15,8 @@ import numpy.typing as npt
 from PIL import Image
 
 from ddpipe.data.catalogue import per_class
-from ddpipe.data.manifest import SPLITS, DatasetManifest, load_manifest
+from ddpipe.data.manifest import SPLITS, DatasetManifest, load_manifest, store_of
+from ddpipe.data.versions import origin
 from ddpipe.evaluate.figures import (
     DISTINCT,
     learning_curves,
@@ -58,6 +59,7 @@ class RunRecord:
     training: Mapping[str, Any]
     evaluation: Evaluation
     mistakes: Sequence[Mistake]
+    location: str = ""
     curves: Mapping[str, ClassCurves] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
     package: ModelPackage | None = None
@@ -104,6 +106,7 @@ def gather_evaluation(uri: str) -> RunRecord:
         run=evaluation.subject.training,
         title=evaluation.subject.training,
         manifest=manifest,
+        location=origin(manifest, store_of(evaluation.subject.dataset)).get("location", ""),
         training={},
         evaluation=evaluation,
         mistakes=worst_mistakes(evaluation, manifest.classes),
@@ -142,6 +145,7 @@ def render(record: RunRecord) -> str:
     page = pages.get_template(f"{metrics.task}.html.j2").render(
         record=record,
         subject=record.evaluation.subject,
+        location=record.location,
         metrics=metrics,
         views=VIEWS[record.evaluation.subject.views],
         headline=metrics.headline,

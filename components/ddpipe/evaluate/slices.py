@@ -1,8 +1,8 @@
 """Slices of a split: from a table of columns to scores, and what an evaluation publishes besides the whole.
 
-A row belongs to the sample whose id is its first cell, or the name of the sample's file, with or without
-ending. Samples without a row, and blank cells, are slices of their own: what is unknown is shown, not left
-out. A column of numbers with many values, such as an age, is divided at its quartiles.
+A row belongs to the sample whose id or file it names, as `ddpipe.sources.listing.FileNames` compares them.
+Samples without a row, and blank cells, are slices of their own: what is unknown is shown, not left out. A
+column of numbers with many values, such as an age, is divided at its quartiles.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import chain, pairwise
-from pathlib import PurePosixPath
 
 import numpy as np
 
-from ddpipe.data.manifest import printable
+from ddpipe.data.index import open_index
+from ddpipe.data.manifest import SPLITS, DatasetManifest, printable
+from ddpipe.data.versions import origin
 from ddpipe.errors import ParameterError
 from ddpipe.evaluate.measure import class_curves
 from ddpipe.evaluate.resampling import intervals
@@ -26,7 +27,8 @@ from ddpipe.model.evaluation import Evaluation, Metrics, Subject, publish
 from ddpipe.model.metrics import METRICS, Answers
 from ddpipe.model.slices import FILE, SliceScore, Slicing, worst_first
 from ddpipe.model.tasks import TASKS, BoolArray, FloatArray, IntArray, Task
-from ddpipe.sources.table import parsed
+from ddpipe.sources.listing import FileNames
+from ddpipe.sources.table import names_files, parsed
 from ddpipe.storage import Store, read_uri
 from ddpipe.storage.sealed import to_json
 from ddpipe.templates import csv_cell
@@ -42,11 +44,13 @@ QUARTERS = (25, 50, 75)
 Cells = Mapping[str, str]
 
 
-def sliced(spec: EvaluateSpec, sample_ids: Sequence[str]) -> Slicing:
-    """Which slice each sample is in."""
-    cells = _matched(sample_ids, rows_of(spec))
+def sliced(spec: EvaluateSpec, sample_ids: Sequence[str], others: Iterable[str] = ()) -> Slicing:
+    """Which slice each sample is in; `others` are the samples of other splits, which a table may name."""
+    names = FileNames(chain(sample_ids, others))
+    cells = _matched(sample_ids, rows_of(spec, names), names)
+    names.warn_of_respelled(spec.slice_table)
     if not any(cells):
-        raise _unusable(spec, f"its first column names none of the samples, such as {sample_ids[0]!r}")
+        raise _unusable(spec, f"no column names the samples, such as {sample_ids[0]!r}")
     columns = [_column([row[name] if row else NO_ROW for row in cells]) for name in spec.slice_columns]
     return Slicing(
         tuple((name, values) for name, (values, _) in zip(spec.slice_columns, columns, strict=True)),
@@ -54,14 +58,30 @@ def sliced(spec: EvaluateSpec, sample_ids: Sequence[str]) -> Slicing:
     )
 
 
-def rows_of(spec: EvaluateSpec) -> dict[str, Cells]:
-    """The rows of the table by the image that they name."""
+def sliced_version(spec: EvaluateSpec, split: str, manifest: DatasetManifest, store: Store) -> Slicing:
+    """The same for a split of a version, by default with the table that the version was made from."""
+    table = spec.slice_table or origin(manifest, store).get("table", "")
+    if not table:
+        raise ParameterError(
+            what=EvaluateSpec.what,
+            which="`slice_columns`",
+            seen=f"no table was given, and the dataset {manifest.name} was not made from one",
+            do="Name the table with `slice_table`.",
+        )
+    ids = {name: open_index(manifest, name, store).sample_ids for name in SPLITS}
+    others = chain.from_iterable(ids[name] for name in SPLITS if name != split)
+    return sliced(replace(spec, slice_table=table), list(ids[split]), others)
+
+
+def rows_of(spec: EvaluateSpec, names: FileNames | None = None) -> dict[str, Cells]:
+    """The rows of the table by what they name, in the first column that has one of the names."""
     header, rows = parsed(spec.slice_table, read_uri(spec.slice_table))
     if missing := [repr(name) for name in spec.slice_columns if name not in header]:
         raise _unusable(spec, f"it has no column {', '.join(missing)}; it has {', '.join(header)}")
+    image = next((one for one in header if names and names_files(rows, one, names)), header[0])
     found: dict[str, Cells] = {}
     for row in rows:
-        name = row.cells.get(header[0], "")
+        name = row.cells.get(image, "")
         if row.width != len(header):
             raise _unusable(spec, f"line {row.line} does not have the {len(header)} cells of the header")
         if not name or name in found:
@@ -71,22 +91,15 @@ def rows_of(spec: EvaluateSpec) -> dict[str, Cells]:
     return found
 
 
-def _matched(sample_ids: Sequence[str], rows: Mapping[str, Cells]) -> list[Cells | None]:
+def _matched(sample_ids: Sequence[str], rows: Mapping[str, Cells], names: FileNames) -> list[Cells | None]:
     """The row of each sample; a name that several samples have belongs to none of them."""
-    files = [PurePosixPath(one) for one in sample_ids]
-    names = [{one, *_shorter(file)} for one, file in zip(sample_ids, files, strict=True)]
-    shared = Counter(chain.from_iterable(names))
-
-    def row_of(sample_id: str, file: PurePosixPath) -> Cells | None:
-        known = [sample_id, *(name for name in _shorter(file) if shared[name] == 1)]
-        return next((rows[name] for name in known if name in rows), None)
-
-    return list(map(row_of, sample_ids, files))
-
-
-def _shorter(file: PurePosixPath) -> tuple[str, ...]:
-    """What a table may call a file, the longest first: without ending, without folder, without both."""
-    return (str(file.with_suffix("")), file.name, file.stem) if file.name else ()
+    places = {one: place for place, one in enumerate(sample_ids)}
+    cells: list[Cells | None] = [None] * len(sample_ids)
+    for name, row in rows.items():
+        mine = [places[key] for key in names.match(name) if key in places]
+        if len(mine) == 1 and (cells[mine[0]] is None or name in places):
+            cells[mine[0]] = row
+    return cells
 
 
 def _column(cells: Sequence[str]) -> tuple[tuple[str, ...], IntArray]:
@@ -136,8 +149,8 @@ def _unusable(spec: EvaluateSpec, seen: str) -> ParameterError:
         what=EvaluateSpec.what,
         which=f"`slice_table` {spec.slice_table}",
         seen=seen,
-        do="Give a CSV file whose first column names the images as the dataset does, each once, and has "
-        "the columns of `slice_columns`.",
+        do="Give a CSV file that names the images as the dataset does, each once, and has the columns of "
+        "`slice_columns`.",
     )
 
 

@@ -36,16 +36,16 @@ class EvaluateSpec(Parameters):
     )
     slice_table: str = parameter(
         "",
-        "CSV file with these columns, a path or s3:// URI; its first column names the images as the dataset "
-        "does, with or without folder and ending.",
+        "CSV file with these columns and the names of the images, a path or s3:// URI (default: the table "
+        "that the dataset was made from).",
         common=True,
     )
 
     def conflicts(self) -> Iterator[str]:
-        """Columns without a table, or too many of them."""
+        """A table without columns, or too many of them."""
         columns, table = "`slice_columns`", "`slice_table`"
-        if bool(self.slice_columns) != bool(self.slice_table):
-            yield f"{columns} and {table} need each other, but only one of them is given"
+        if self.slice_table and not self.slice_columns:
+            yield f"{table} is given without {columns}"
         if len(self.slice_columns) > MOST_COLUMNS or len({*self.slice_columns}) < len(self.slice_columns):
             yield f"{columns} has {len(self.slice_columns)} names: at most {MOST_COLUMNS}, each once"
 

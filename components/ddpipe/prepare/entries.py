@@ -64,23 +64,15 @@ LARGEST = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Members(Columns):
-    """The images of a shard, in their order.
-
-    Attributes:
-        sha256: Of their files, 32 bytes each.
-        shapes: Of their images before they were scaled: uint32, (images, 3).
-        depths: Of their images: uint8; see `ddpipe.sources.images.Probed`.
-        moments: Of what the shard holds of them: uint64, (images, 3), of color (images, 7).
-        phashes: Of the same, see `ddpipe.prepare.duplicates`.
-    """
+    """The images of a shard, in their order."""
 
     ids: Text
     stamps: Text
-    sha256: Text
-    shapes: NDArray[np.uint32]
-    depths: NDArray[np.uint8]
-    moments: NDArray[np.uint64]
-    phashes: Text
+    sha256: Text  # of their files, 32 bytes each
+    shapes: NDArray[np.uint32]  # before they were scaled, (images, 3)
+    depths: NDArray[np.uint8]  # see `ddpipe.sources.images.Probed`
+    moments: NDArray[np.uint64]  # of what the shard holds of them, (images, 3), of color (images, 7)
+    phashes: Text  # of the same, see `ddpipe.prepare.duplicates`
 
 
 @dataclass(frozen=True, slots=True)

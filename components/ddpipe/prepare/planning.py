@@ -35,16 +35,11 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A shard whose images can be used.
-
-    Attributes:
-        rows: The row of each of its images among the samples; -1: that sample no longer exists.
-        scratch: Where the shard is if it is no shard of the dataset: then only its images are used.
-    """
+    """A shard whose images can be used."""
 
     entry: Entry
-    rows: Rows
-    scratch: Store | None = None
+    rows: Rows  # of each of its images among the samples; -1: that sample no longer exists
+    scratch: Store | None = None  # where it is if it is no shard of the dataset: only its images are used
 
 
 def located(entries: Sequence[Entry], samples: Samples) -> list[Stored]:
@@ -55,21 +50,13 @@ def located(entries: Sequence[Entry], samples: Samples) -> list[Stored]:
 
 @dataclass(frozen=True, slots=True)
 class PackingPlan:
-    """How the samples of one split get into shards.
+    """How the samples of one split get into shards."""
 
-    Attributes:
-        kept: Shards that are reused whole.
-        broken: Hashes of those of them that are lost or damaged; their samples have to be read again.
-        rows: The samples of the new shards, in their order.
-        origins: For each of them, the index of the shard in `shelf` that has its image; -1: it is read.
-        places: For each of them, the index of its image in that shard.
-    """
-
-    kept: tuple[Stored, ...]
-    broken: frozenset[str]
-    rows: Rows
-    origins: NDArray[np.int32]
-    places: NDArray[np.int32]
+    kept: tuple[Stored, ...]  # reused whole
+    broken: frozenset[str]  # hashes of those of them that are lost or damaged: their samples are read again
+    rows: Rows  # the samples of the new shards, in their order
+    origins: NDArray[np.int32]  # for each of them, the shard of `shelf` that has its image; -1: it is read
+    places: NDArray[np.int32]  # for each of them, the index of its image in that shard
     shelf: tuple[Stored, ...] = ()
 
     @classmethod

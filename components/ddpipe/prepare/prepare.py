@@ -14,6 +14,7 @@ shards that the next one reuses, and two prepares at the same time do not distur
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from ddpipe.data.catalogue import CLAIMS, CLEANINGS, damage, intended_shards, intent, objects_of, shards_of
 from ddpipe.data.manifest import DatasetManifest, manifest_key
 from ddpipe.data.shards import object_key
+from ddpipe.data.versions import ORIGIN
 from ddpipe.errors import CorruptObject, DatasetError, NoSuchObject
 from ddpipe.prepare.building import VersionBuilder
 from ddpipe.prepare.checks import note_missing_splits, refuse_results_inside, refuse_unreadable
@@ -40,20 +42,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A dataset version in its store.
-
-    Attributes:
-        reused: The version existed already; nothing was written.
-        encoded: Number of samples that were read, encoded and stored; the others come from earlier prepares.
-        skipped: Ids of unreadable samples that were left out.
-    """
+    """A dataset version in its store."""
 
     manifest_uri: str
     manifest: DatasetManifest
     dataset_id: str
-    reused: bool
-    encoded: int
-    skipped: list[str]
+    reused: bool  # it existed already: nothing was written
+    encoded: int  # samples that were read, encoded and stored; the others come from earlier prepares
+    skipped: list[str]  # ids of unreadable samples that were left out
     seconds: float
 
 
@@ -88,6 +84,9 @@ def prepare(spec: PrepareSpec, helpers: Helpers | None = None) -> Prepared:
             _refuse_if_lost(store, manifest)
             for place, content in objects.items():  # the manifest comes last
                 store.write(place, content)
+    beside = key.replace("manifest.json", ORIGIN)
+    if spec.origin and not (reused and store.exists(beside)):
+        store.write(beside, json.dumps({"schema": 1, **spec.origin}).encode())
     helped.clear()
     uri = f"{store.uri}/{key}"
     log.info("dataset %s %s: %s", spec.name, "is unchanged" if reused else "is published", uri)

@@ -19,6 +19,7 @@ from ddpipe.data.index import SampleIndex, open_index
 from ddpipe.data.manifest import SPLITS, DatasetManifest
 from ddpipe.data.reader import SplitReader, open_shards
 from ddpipe.data.shards import Images
+from ddpipe.data.versions import origin
 from ddpipe.prepare.checks import class_warnings
 from ddpipe.prepare.duplicates import near_duplicates
 from ddpipe.prepare.encoding import Sizes, how_shaped, shown_size, target_of
@@ -79,6 +80,7 @@ def data_report_html(manifest: DatasetManifest, store: Store) -> str:
             proportions=list(proportions(shapes, target_of(encoding))) if encoding else [],
             shape=how_shaped(encoding, shapes) if encoding else "",
             whole="fit" in encoding,
+            location=origin(manifest, store).get("location"),
             copies=same,
             alike=alike,
             limit=LISTED,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -140,6 +140,17 @@ class PrepareSpec(Parameters):
     def where(self) -> str:
         """The raw data, for messages."""
         return self.source_path or self.source
+
+    @property
+    def origin(self) -> Mapping[str, str]:
+        """Where the raw data lies, without what an address may hold of secrets, and its table."""
+        if not self.source_path:
+            return {}
+        folder = self.source_path if "://" in self.source_path else str(Path(self.source_path).absolute())
+        is_whole = "://" in self.table or self.table.startswith("/")
+        table = self.table if is_whole else f"{folder.rstrip('/')}/{self.table}"
+        shown = {"location": folder, **({"table": table} if self.source == "csv" else {})}
+        return {name: re.sub(r"(?<=://)[^/@]*@|[?#].*", "", place) for name, place in shown.items()}
 
     @property
     def reading(self) -> ReadOptions:

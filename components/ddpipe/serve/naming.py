@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Self
 
@@ -18,8 +20,10 @@ from ddpipe.model.history import address
 from ddpipe.model.package import FORMAT
 from ddpipe.runs import NAME, Run
 from ddpipe.sources.base import IMAGES, Unreadable
-from ddpipe.sources.listing import read_file
+from ddpipe.sources.listing import FileNames, listed_files, read_file
 from ddpipe.storage import exists, open_store, read_uri
+
+log = logging.getLogger(__name__)
 
 ENDINGS = tuple(f".{ending}" for ending in IMAGES)
 TABLE = ".csv"
@@ -119,7 +123,27 @@ def _in_table(uri: str, column: str) -> Iterator[ImageFile]:
             path = (row[column or names[0]] or "").strip()
             is_whole = "://" in path or path.startswith("/") or not folder
             if path:
-                yield ImageFile.at(path if is_whole else f"{folder}/{path}")
+                yield _respelled(ImageFile.at(path if is_whole else f"{folder}/{path}"), path, folder)
+
+
+def _respelled(file: ImageFile, name: str, folder: str) -> ImageFile:
+    """The file that a table names, or the one below its folder that it spells in another way."""
+
+    def read() -> bytes:
+        try:
+            return file.read()
+        except Unreadable:
+            if len(found := _names_below(folder or ".").match(name)) != 1:
+                raise
+            log.warning("%s is read as %s", file.name, found[0])
+            return read_file(folder or ".", found[0])
+
+    return ImageFile(file.name, read)
+
+
+@lru_cache(maxsize=1)
+def _names_below(folder: str) -> FileNames:
+    return FileNames(info.key for info in listed_files(folder).infos)
 
 
 def _lines(uri: str) -> io.TextIOBase:

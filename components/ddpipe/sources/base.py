@@ -32,24 +32,17 @@ ENDINGS = tuple(f".{ending}" for ending in IMAGES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """The samples of a source, found without reading its images.
-
-    Attributes:
-        samples: In an order that is always the same; columns, as there may be a million of them.
-        problems: Why a sample cannot be used, by a printable name; such samples are not among `samples`.
-        facts: What else the manifest records about the source: `left_out`, the number of rows or images that
-            were left out, by reason.
-        doubt: What makes it doubtful that the classes are the ones meant, and what to do about it.
-        shape: Height, width and channels of all images, if the source knows them without reading any.
-    """
+    """The samples of a source, found without reading its images."""
 
     classes: tuple[str, ...]
-    samples: Samples
+    samples: Samples  # in an order that is always the same; columns, as there may be a million of them
     task: str = "multiclass"
-    problems: Mapping[str, str] = field(default_factory=dict)
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    shape: tuple[int, int, int] | None = None
-    doubt: tuple[str, str] | None = None
+    problems: Mapping[str, str] = field(default_factory=dict)  # why others cannot be used, by printable names
+    facts: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # for the manifest: how many were left out, and why
+    shape: tuple[int, int, int] | None = None  # height, width and channels, if known without reading images
+    doubt: tuple[str, str] | None = None  # why the classes may not be the ones meant, and what to do about it
 
 
 class Unreadable(Exception):
@@ -73,17 +66,11 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """The meaning of the columns of a CSV file.
+    """The meaning of the columns of a CSV file."""
 
-    Attributes:
-        file: A relative path starts at the images' folder, or else at the working directory.
-        image: Column that names the image: a path, with or without folder and ending.
-        labels: One column of class names, or several of 0 and 1; empty: all other columns.
-    """
-
-    file: str = "train.csv"
-    image: str = ""
-    labels: tuple[str, ...] = ()
+    file: str = "train.csv"  # a relative path starts at the images' folder, or else at the working directory
+    image: str = ""  # names the image: a path, with or without folder and ending
+    labels: tuple[str, ...] = ()  # one of class names, or several of 0 and 1; empty: all other columns
     group: str = ""
     split: str = ""
     skip_unlabelled: bool = False
@@ -163,7 +150,13 @@ def _gunzip() -> Any:  # noqa: ANN401 - zlib does not name the class
 
 
 def error_for_source(which: str, seen: str, do: str) -> SourceError:
-    """The error for the raw data at a path that cannot be used: what is wrong with it, and what to do."""
+    """The error for the raw data at a path that cannot be used.
+
+    Args:
+        which: The path.
+        seen: What is wrong with it.
+        do: What to do about it.
+    """
     return SourceError(what="the raw data cannot become a dataset", which=which, seen=seen, do=do)
 
 
@@ -173,16 +166,11 @@ LARGEST = 1e9
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How image files are read.
+    """How image files are read."""
 
-    Attributes:
-        window: Center and width of the values shown, in the scanner's units (for CT: Hounsfield); None: the
-            window of each DICOM file itself.
-        first_frame: Read the first of several frames; else such files are rejected.
-    """
-
+    # Center and width in the scanner's units (for CT: Hounsfield); None: each DICOM file's own.
     window: tuple[float, float] | None = None
-    first_frame: bool = False
+    first_frame: bool = False  # of several; else such files are rejected
 
     @property
     def facts(self) -> Mapping[str, object]:

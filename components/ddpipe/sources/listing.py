@@ -144,6 +144,17 @@ class FileNames:
                 return found
         return []
 
+    def warn_of_respelled(self, table: str) -> None:
+        """Say once what was found in another spelling."""
+        for name, key in islice(self.respelled.items(), 1):
+            log.warning(
+                "%s images have other names in %s than their files, such as %r for %s",
+                f"{len(self.respelled):,}",
+                table,
+                name,
+                key,
+            )
+
     @cached_property
     def _respelled(self) -> dict[str, list[str]]:
         found: dict[str, dict[str, None]] = defaultdict(dict)

@@ -68,7 +68,7 @@ class Csv:
         columns = _named(file, header, rows, self.table, names)
         rows, columns = _separated(file, rows, columns)
         named = {name: _match(name, found, names) for row in rows if (name := row.cells.get(columns.image))}
-        self._warn_of_respelled(names.respelled)
+        names.warn_of_respelled(self.table.file)
         rows, left_out = _chosen(file, rows, columns)
         places = {name: named[name] for row in rows if (name := row.cells.get(columns.image))}
         if problems := list(_problems(header, rows, columns, places)):
@@ -114,17 +114,6 @@ class Csv:
             name, f"there is no {' and no '.join(places)}", "Name the CSV file with `table`."
         )
 
-    def _warn_of_respelled(self, respelled: Mapping[str, str]) -> None:
-        if respelled:
-            name, key = next(iter(respelled.items()))
-            log.warning(
-                "%s images have other names in %s than their files, such as %r for %s",
-                f"{len(respelled):,}",
-                self.table.file,
-                name,
-                key,
-            )
-
     def _warn_of_unnamed(self, found: Collection[str], used: set[str]) -> None:
         if unnamed := sorted(key for key in {*found} - used if not key.endswith(".csv")):
             log.warning(
@@ -149,7 +138,7 @@ def _refuse_missing_header(file: str, header: Sequence[str], found: FileNames) -
 def _named(file: str, header: Sequence[str], rows: Sequence[Row], wanted: Table, files: FileNames) -> Table:
     """The table with every column named."""
     names = [name for name in header if name]
-    image = wanted.image or next((name for name in names if _names_files(rows, name, files)), names[0])
+    image = wanted.image or next((name for name in names if names_files(rows, name, files)), names[0])
     others = [name for name in names if name not in {image, wanted.group, wanted.split}]
     labels = wanted.labels
     if not labels and len(called := [name for name in others if name.casefold() in LABEL_NAMES]) == 1:
@@ -170,7 +159,8 @@ def _named(file: str, header: Sequence[str], rows: Sequence[Row], wanted: Table,
     return replace(wanted, image=image, labels=labels)
 
 
-def _names_files(rows: Sequence[Row], column: str, files: FileNames) -> bool:
+def names_files(rows: Sequence[Row], column: str, files: FileNames) -> bool:
+    """Whether one of the first rows names a file in this column."""
     cells = (row.cells.get(column, "") for row in rows[:ROWS])
     return any(files.match(cell) for cell in cells if cell)
 

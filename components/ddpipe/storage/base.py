@@ -14,19 +14,12 @@ KUBEFLOW_ENDPOINT = "minio-service.kubeflow:9000"
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """One object of a listing.
+    """One object of a listing."""
 
-    Attributes:
-        key: Relative to the store that listed it.
-        size: In bytes.
-        etag: Changes whenever the content does.
-        modified: Time of the last write, with a time zone.
-    """
-
-    key: str
-    size: int
-    etag: str
-    modified: datetime
+    key: str  # relative to the store that listed it
+    size: int  # in bytes
+    etag: str  # changes whenever the content does
+    modified: datetime  # the last write, with a time zone
 
 
 class Store(Protocol):
@@ -44,22 +37,19 @@ class Store(Protocol):
         """The whole object; raises `NoSuchObject`, or `CorruptObject` if it is not what was uploaded."""
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
-        """A part of an object.
+        """Exactly so many bytes of an object; raises `CorruptObject` if it is shorter.
 
         Args:
             key: Of the object.
             start: First byte.
-            length: Number of bytes; exactly as many are returned.
-
-        Raises:
-            CorruptObject: The object is shorter.
+            length: Number of bytes.
         """
 
     def write(self, key: str, data: bytes) -> None:
         """Create or replace an object; raises `NotWritable`."""
 
     def swap(self, key: str, expected: bytes | None, data: bytes) -> bool:
-        """Replace an object if its content is still what was read (compare-and-swap).
+        """Replace an object if its content is still what was read; returns whether it holds `data` now.
 
         Of several processes that expect the same content, at most one succeeds.
 
@@ -67,9 +57,6 @@ class Store(Protocol):
             key: Of the object, which is small.
             expected: Its content; None if there must be no such object.
             data: The new content, which no other process writes: it says who wrote it.
-
-        Returns:
-            Whether the object holds `data` now.
         """
 
     def upload(self, path: Path, key: str) -> None:

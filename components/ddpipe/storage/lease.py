@@ -109,14 +109,10 @@ class _Lease:
 
 
 class _Keeper:
-    """Renews a lease in a thread, for as long as the `with` block takes.
-
-    Attributes:
-        lost: The lease was deleted. If the block runs in the main thread, that gets a SIGINT.
-    """
+    """Renews a lease in a thread, for as long as the `with` block takes."""
 
     def __init__(self, own: _Lease, renewal: float, patience: float) -> None:
-        self.lost = False
+        self.lost = False  # the lease was deleted; a block in the main thread gets a SIGINT
         self._own, self._renewal, self._patience = own, renewal, patience
         self._ended = threading.Event()
         self._holder = threading.current_thread()

@@ -29,21 +29,13 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A sealed folder.
-
-    Attributes:
-        store: Where it lies.
-        facts: What its writer wrote on the seal.
-        sha256: Hash of each file, by key.
-        seal: The seal itself.
-        is_moving: Whether some of the files may still be in `.next`.
-    """
+    """A sealed folder."""
 
     store: Store
-    facts: Mapping[str, Any]
-    sha256: Mapping[str, str]
+    facts: Mapping[str, Any]  # what its writer wrote on the seal
+    sha256: Mapping[str, str]  # of each file, by key
     seal: bytes
-    is_moving: bool = False
+    is_moving: bool = False  # some of the files may still be in `.next`
 
     def read(self, key: str) -> bytes:
         """A file's content, proven to be what was sealed; raises `CorruptObject`."""
@@ -66,18 +58,12 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A kind of sealed folder.
+    """A kind of sealed folder."""
 
-    Attributes:
-        kind: What it is called: "evaluation".
-        seal: Key of the seal: "evaluation.json".
-        maker: The command that makes one: "ddpipe evaluate".
-    """
-
-    kind: str
-    seal: str
+    kind: str  # what it is called: "evaluation"
+    seal: str  # the seal's key: "evaluation.json"
     schema: int
-    maker: str
+    maker: str  # the command that makes one: "ddpipe evaluate"
 
     def publish(self, store: Store, files: Mapping[str, bytes], facts: Mapping[str, Any]) -> Folder:
         """Write the files, then the seal; an older folder in this place works until the new one is whole."""

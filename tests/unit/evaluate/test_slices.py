@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from evaluation_runs import a_dataset, a_multilabel_dataset, a_record, a_training, some_labels, some_logits
-from samples import sample_ids
+from samples import an_image, sample_ids
 from sklearn import metrics as sklearn
 
 from ddpipe.errors import CorruptObject, DdpipeError, ParameterError
@@ -20,7 +20,7 @@ from ddpipe.evaluate.evaluate import evaluate
 from ddpipe.evaluate.gate import compare, decide, gate
 from ddpipe.evaluate.measure import MOST_CURVES, class_curves, measure, precision_recall
 from ddpipe.evaluate.report import render
-from ddpipe.evaluate.slices import MOST_VALUES, publish_in_detail, slice_scores, sliced
+from ddpipe.evaluate.slices import MOST_VALUES, publish_in_detail, slice_scores, sliced, sliced_version
 from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
 from ddpipe.export.export import export
 from ddpipe.model.evaluation import load_evaluation
@@ -28,6 +28,8 @@ from ddpipe.model.history import NamedModel
 from ddpipe.model.metrics import Answers
 from ddpipe.model.slices import Slicing, slicing_of, worst_first
 from ddpipe.model.tasks import TASKS
+from ddpipe.prepare.prepare import prepare
+from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.storage import open_store
 
 IDS = ("cat/a.png", "cat/b.png", "dog/c.png", "dog/d.png")
@@ -121,7 +123,7 @@ def test_the_rarest_of_many_values_are_combined(tmp_path: Path) -> None:
         ("image,site\na,N\na,S\n", "line 3 repeats 'a' of an earlier line"),
         ("image,site\na,N,x\n", "line 2 does not have the 2 cells of the header"),
         ("image,site\na,N\n,S\n", "line 3 names no image"),
-        ("image,site\nz,N\n", "names none of the samples, such as 'cat/a.png'"),
+        ("image,site\nz,N\n", "no column names the samples, such as 'cat/a.png'"),
         ("site\n", "it has 0 rows"),
     ],
 )
@@ -131,10 +133,31 @@ def test_tables_that_fit_no_samples_are_rejected(tmp_path: Path, text: str, reas
     assert reason in str(caught.value)
 
 
-def test_columns_and_table_need_each_other() -> None:
-    for spec in (EvaluateSpec(slice_columns=["site"]), EvaluateSpec(slice_table="a.csv")):
-        with pytest.raises(ParameterError, match="need each other"):
-            spec.validated()
+def test_rows_are_found_as_the_source_csv_finds_its_files(tmp_path: Path) -> None:
+    """By another system's spelling, in any column; also what only another split has is no name of these."""
+    rows = "1,cat\\A.PNG,N\n2,./cat/b.png,S\n3,/home/me/dog/c.png,N\n4,/home/me/bird/d.png,S\n"
+    found = sliced(_table(tmp_path, f"number,image,site\n{rows}"), IDS, ["bird/d.png"])
+    assert _members(found) == {"site=(not in the table)": [3], "site=N": [0, 2], "site=S": [1]}
+
+
+def test_the_table_that_a_dataset_was_made_from_has_its_slices(tmp_path: Path) -> None:
+    rows = [f"{number}.png,{'ab'[number % 2]},{'NS'[number // 2 % 2]}" for number in range(80)]
+    for number in range(80):
+        an_image(tmp_path / "photos" / f"{number}.png", seed=number)
+    (tmp_path / "photos" / "train.csv").write_text("\n".join(["image,label,site", *rows]))
+    spec = PrepareSpec(source="csv", source_path=str(tmp_path / "photos"), store=str(tmp_path / "store"))
+    prepared = prepare(dataclasses.replace(spec, label_columns="label"))
+    evaluation = EvaluateSpec(slice_columns=["site"]).validated()
+    found = sliced_version(evaluation, "train", prepared.manifest, open_store(spec.store))
+    assert {name: len(rows) for name, rows in _members(found).items()} == {"site=N": 34, "site=S": 30}
+    digits = prepare(PrepareSpec(store=spec.store))
+    with pytest.raises(ParameterError, match="was not made from one"):
+        sliced_version(evaluation, "train", digits.manifest, open_store(spec.store))
+
+
+def test_a_table_needs_columns() -> None:
+    with pytest.raises(ParameterError, match="is given without"):
+        EvaluateSpec(slice_table="a.csv").validated()
     with pytest.raises(ParameterError, match="at most 20, each once"):
         EvaluateSpec(slice_columns=["site"] * 2, slice_table="a.csv").validated()
 
@@ -220,7 +243,7 @@ def test_a_table_that_does_not_fit_fails_before_scoring(tmp_path: Path) -> None:
     dataset = a_dataset(str(tmp_path / "store"))
     training = a_training(str(tmp_path / "training"), dataset)
     spec = _table(tmp_path, "image,site\nnobody.png,N\n")
-    with pytest.raises(ParameterError, match="names none of the samples"):
+    with pytest.raises(ParameterError, match="no column names the samples"):
         evaluate(training, dataset, str(tmp_path / "evaluation"), spec)
     assert not (tmp_path / "evaluation/evaluation.json").exists()
 

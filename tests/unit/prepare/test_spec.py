@@ -126,3 +126,17 @@ def test_the_parameters_are_known_without_numpy() -> None:
 def test_an_unknown_choice_lists_the_choices_one_per_line() -> None:
     (problem,) = PrepareSpec(source="sound").problems()
     assert problem.splitlines()[:3] == ["`source` is 'sound', not one of:", "      auto", "      digits"]
+
+
+@pytest.mark.parametrize(
+    ("path", "table", "expected"),
+    [
+        ("s3://key:secret@bucket/data?token=1", "", {"location": "s3://bucket/data"}),
+        ("/data/photos", "", {"location": "/data/photos"}),
+        ("/data", "a.csv", {"location": "/data", "table": "/data/a.csv"}),
+        ("", "", {}),
+    ],
+)
+def test_the_place_of_the_raw_data_has_no_secret(path: str, table: str, expected: dict[str, str]) -> None:
+    values = {"source": "csv", "table": table} if table else {"source": "folder"}
+    assert PrepareSpec.from_dict({"source_path": path, **values} if path else {}).origin == expected

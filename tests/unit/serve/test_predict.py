@@ -87,13 +87,13 @@ def _image(made: Evaluated) -> str:
 
 def test_command_answers_for_folders_files_and_tables(pngs: Evaluated, tmp_path: Path) -> None:
     table = pngs.raw / "even" / "some.csv"
-    table.write_text("number,path\n1,00.png\n2,../odd/01.png\n")
+    table.write_text("number,path\n1,c:\\\\even\\\\00.PNG\n2,../odd/01.png\n")
     expected = {str(path) for path in pngs.raw.rglob("*.png")}
     lines = predict(pngs.package, str(pngs.raw), "--json").stdout.splitlines()
     assert {json.loads(line)["image"] for line in lines} == expected
     named = predict(pngs.package, str(table), _image(pngs), "--image-column", "path", "--json").stdout
     assert [Path(json.loads(line)["image"]).name for line in named.splitlines()] == [
-        *("00.png", "01.png"),
+        *("00.PNG", "01.png"),
         Path(_image(pngs)).name,
     ]
 
