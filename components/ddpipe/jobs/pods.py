@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,6 +16,11 @@ from ddpipe.kube.capacity import quantity
 from ddpipe.kube.resources import SNAPSHOTS
 
 _USER = 1000
+# Kubernetes marks a lost node after 40 s; by default its pods are given up 300 s later.
+_LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_LOST_SECONDS = 60
+# The launcher ends a job that lasts too long, and must be the first to do so.
+_SPARE_SECONDS = 600
 _LABEL = 63
 
 
@@ -55,7 +61,8 @@ def ranks(job: TrainingJob, address: str, port: int, index: str) -> list[dict[st
 def _spec(job: TrainingJob, container: str, env: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     optional = {
         "nodeSelector": dict(job.node_selector),
-        "tolerations": [dict(toleration) for toleration in job.tolerations],
+        "tolerations": _tolerations(job),
+        "activeDeadlineSeconds": _longest(job) if job.limits.finished else None,
         "serviceAccountName": job.service_account,
         "imagePullSecrets": [{"name": name} for name in job.pull_secrets],
     }
@@ -76,6 +83,21 @@ def _spec(job: TrainingJob, container: str, env: Sequence[Mapping[str, Any]]) ->
         },
         **{name: value for name, value in optional.items() if value},
     }
+
+
+def _tolerations(job: TrainingJob) -> list[dict[str, Any]]:
+    """The job's own, and that of a lost node; what tolerates everything includes that."""
+    own = [dict(toleration) for toleration in job.tolerations]
+    named = {toleration.get("key") for toleration in own}
+    lost = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _LOST_SECONDS}
+    return [*own, *({"key": key, **lost} for key in _LOST if named.isdisjoint({key, None}))]
+
+
+def _longest(job: TrainingJob) -> int:
+    """When a kubelet ends a pod that no launcher has ended; a pod may wait for the others to start."""
+    limits = job.limits
+    starting = limits.scheduled + limits.pulled + limits.running
+    return math.ceil(starting + (limits.finished or 0) + limits.outage) + _SPARE_SECONDS
 
 
 def _container(job: TrainingJob, name: str, env: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

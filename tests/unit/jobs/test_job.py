@@ -8,6 +8,8 @@ import pytest
 from launch_samples import a_job
 
 from ddpipe.errors import ParameterError
+from ddpipe.jobs import trainjob
+from ddpipe.jobs.backend import Backend, all_backends
 from ddpipe.jobs.job import Owner, training_command
 from ddpipe.jobs.options import Keep, Volume, VolumeKind
 from ddpipe.kube.capacity import quantity
@@ -111,3 +113,30 @@ def test_the_keep_policy_decides_by_how_a_job_ended() -> None:
 def test_our_training_is_started_by_torchrun() -> None:
     command = training_command("s3://b/manifest.json", "s3://b/out", "{}")
     assert command[:5] == ("python", "-m", "ddpipe.torchrun", "-m", "ddpipe.train")
+
+
+@pytest.mark.parametrize("backend", all_backends(), ids=lambda one: one.resource.kind)
+def test_pods_tolerate_a_lost_node_for_a_minute(backend: Backend) -> None:
+    def tolerated(*own: dict[str, str]) -> set[tuple[str | None, int | None]]:
+        tolerations = backend.pod(a_job(tolerations=own))["spec"]["tolerations"]
+        return {(one.get("key"), one.get("tolerationSeconds")) for one in tolerations}
+
+    away, unready = "node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"
+    assert tolerated() == {(away, 60), (unready, 60)}
+    assert tolerated({"key": away, "operator": "Exists"}) == {(away, None), (unready, 60)}
+    assert tolerated({"operator": "Exists"}) == {(None, None)}
+
+
+@pytest.mark.parametrize("backend", all_backends(), ids=lambda one: one.resource.kind)
+def test_pods_end_by_themselves_after_all_deadlines(backend: Backend) -> None:
+    stages = {"scheduled": 10, "pulled": 20, "running": 30, "finished": 40.5, "outage": 50}
+    assert backend.pod(a_job(deadlines=stages))["spec"]["activeDeadlineSeconds"] == 151 + 600
+    assert "activeDeadlineSeconds" not in backend.pod(a_job())["spec"]
+
+
+def test_a_deadline_fits_trainjobs_that_have_no_place_for_it() -> None:
+    fields: dict[str, object] = {"serviceAccountName": {}, "tolerations": {}, "volumes": {}}
+    of_2_0 = {"items": {"properties": fields}}
+    made = trainjob.manifest(a_job(deadlines={"finished": 60}), {"podSpecOverrides": of_2_0})
+    assert "activeDeadlineSeconds" not in str(made)
+    assert "node.kubernetes.io/unreachable" in str(made)
