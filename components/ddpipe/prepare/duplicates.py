@@ -12,17 +12,10 @@ from PIL import Image
 
 from ddpipe.data.columns import Text
 
-SIDE = 16
-"""A hash has SIDE by SIDE bits."""
-
-DETAIL = 2 * SIDE
-"""Pixels that the shorter side needs: smaller images have no hash."""
-
-BANDS = 8
-"""Hashes that differ in fewer bits than there are bands agree in one band at least."""
-
-CROWD = 64
-"""Larger groups that agree in a band only share a background, and are ignored."""
+SIDE = 16  # a hash has SIDE by SIDE bits
+DETAIL = 2 * SIDE  # pixels that the shorter side needs: smaller images have no hash
+BANDS = 8  # hashes that differ in fewer bits than there are bands agree in one band at least
+CROWD = 64  # larger groups that agree in a band only share a background, and are ignored
 
 
 def perceptual_hash(image: Image.Image) -> str:

@@ -18,26 +18,13 @@ from ddpipe.prepare.duplicates import DETAIL, perceptual_hash
 from ddpipe.sources.base import DEFAULT, ReadOptions
 from ddpipe.sources.images import FILTER, as_jpeg, bare, contain, decode, shrink
 
-SMALL = 96
-"""Images with a shorter side of at most so many pixels are stored as pixels, larger ones as JPEGs."""
-
-PHOTOGRAPH = 256
-"""The shorter side of larger images, unless the user says otherwise or they are smaller."""
-
-QUALITY = 90
-"""Of JPEGs: the loss is below that of scaling, and a file half as large as at 95."""
-
-CONTAIN = "contain"
-"""The fit of images that are not cropped."""
-
-LITTLE = 0.1
-"""Share of an image's area that may be cropped without a loss that matters."""
-
-MANY = 0.05
-"""Share of the images; if so many would lose more than a little, all stay whole."""
-
-LONGEST = 4
-"""Proportions of whole images, at most: longer ones have white above and below."""
+SMALL = 96  # images with a shorter side of at most so many pixels are stored as pixels, larger ones as JPEGs
+PHOTOGRAPH = 256  # the shorter side of larger images, unless the user says otherwise or they are smaller
+QUALITY = 90  # of JPEGs: the loss is below that of scaling, and a file half as large as at 95
+CONTAIN = "contain"  # the fit of images that are not cropped
+LITTLE = 0.1  # share of an image's area that may be cropped without a loss that matters
+MANY = 0.05  # share of the images; if so many would lose more than a little, all stay whole
+LONGEST = 4  # proportions of whole images, at most: longer ones have white above and below
 
 POWERS = np.stack([np.arange(256), np.arange(256) ** 2], axis=1)
 
@@ -138,8 +125,7 @@ class Jpeg:
         return JpegShard(path, shard, (*self.size, 3)).file
 
 
-Encoding = Raw | Jpeg
-"""Converts image files to what a shard holds; equal `facts` give equal shards."""
+Encoding = Raw | Jpeg  # converts image files to what a shard holds; equal `facts` give equal shards
 
 
 def encoding_of(facts: Mapping[str, Any], reading: ReadOptions) -> Encoding:
@@ -201,8 +187,7 @@ def _usual(shapes: NDArray[np.int64]) -> tuple[int, int]:
     return height, width
 
 
-Sizes = Mapping[tuple[int, int], int]
-"""Number of images of each height and width."""
+Sizes = Mapping[tuple[int, int], int]  # number of images of each height and width
 
 
 def what_is_there(images: int, classes: int, sizes: Sizes, *, channels: int, exclusive: bool) -> str:

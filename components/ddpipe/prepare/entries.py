@@ -39,11 +39,8 @@ SCHEMA = 5
 
 ENDING = ".npz.gz"
 
-FACTS = "facts"
-"""The part of an entry that is JSON: of the shard and its encoding."""
-
-DIGEST = np.dtype("S32")
-"""A SHA-256 in a column."""
+FACTS = "facts"  # the part of an entry that is JSON: of the shard and its encoding
+DIGEST = np.dtype("S32")  # a SHA-256 in a column
 
 DAMAGED = (
     AttributeError,
@@ -58,8 +55,7 @@ DAMAGED = (
 )
 """What the libraries raise for a file that is no entry."""
 
-LARGEST = 2**30
-"""Bytes that an entry may unpack to."""
+LARGEST = 2**30  # bytes that an entry may unpack to
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,14 +43,9 @@ log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
-REMOTE_READERS = 16
-"""Minimum number of threads that read from a bucket: they mostly wait."""
-
-HELPED = 32
-"""Shards of helpers that are open at the same time: threads read ahead, and shares meet."""
-
-BATCH = 32
-"""Samples that a thread takes at a time."""
+REMOTE_READERS = 16  # minimum number of threads that read from a bucket: they mostly wait
+HELPED = 32  # shards of helpers that are open at the same time: threads read ahead, and shares meet
+BATCH = 32  # samples that a thread takes at a time
 
 
 class Packed(NamedTuple):

@@ -27,8 +27,7 @@ from ddpipe.prepare.entries import Members, read_entries, sizes
 from ddpipe.storage import Store
 from ddpipe.templates import environment, with_contents
 
-PER_CLASS = 12
-"""Images in a class's row of the contact sheet."""
+PER_CLASS = 12  # images in a class's row of the contact sheet
 
 TILE = 48
 """Smallest side of an image on the sheet, in pixels; smaller ones are enlarged, larger ones get twice it."""
@@ -36,14 +35,9 @@ TILE = 48
 GAP = 2
 PAIR = 2  # pictures of each group of copies
 
-LISTED = 10
-"""Number of copies that are listed; all are counted."""
-
-STEPS = 2
-"""Bars of the histogram of proportions for each factor of two."""
-
-BOX = 40
-"""Longer side of a drawing, in pixels."""
+LISTED = 10  # number of copies that are listed; all are counted
+STEPS = 2  # bars of the histogram of proportions for each factor of two
+BOX = 40  # longer side of a drawing, in pixels
 
 
 def data_report_html(manifest: DatasetManifest, store: Store) -> str:
@@ -144,8 +138,7 @@ def how_split(manifest: DatasetManifest) -> str:
     return f"{start} {how}, with seed {manifest.seed}{shares}."
 
 
-Found = Mapping[str, Sequence[Members]]
-"""What is known about the images of each split."""
+Found = Mapping[str, Sequence[Members]]  # what is known about the images of each split
 
 
 def copies(members: Found) -> list[dict[str, str]]:

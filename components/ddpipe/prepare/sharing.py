@@ -45,8 +45,7 @@ log = logging.getLogger(__name__)
 
 SHARES = Format(kind="assignment of shares", seal="shares.json", schema=1, maker="ddpipe prepare")
 
-AT_ONCE = 8
-"""Objects that are deleted at the same time."""
+AT_ONCE = 8  # objects that are deleted at the same time
 
 
 @dataclass(frozen=True, slots=True)

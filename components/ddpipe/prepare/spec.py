@@ -15,19 +15,15 @@ from ddpipe.sources.base import ReadOptions, Table
 from ddpipe.sources.detecting import detected, with_table
 from ddpipe.sources.named import BUILT_IN, DOWNLOADS, SOURCES
 
-DIGITS = "digits"
-"""The source that needs no path."""
-
-GROUPED = ("folder", "webdataset")
-"""Sources whose paths may name groups; a table has a column for them."""
+DIGITS = "digits"  # the source that needs no path
+GROUPED = ("folder", "webdataset")  # sources whose paths may name groups; a table has a column for them
 
 _SUFFIX = re.compile(r"\.(tar|csv)(\.[a-z0-9]+)?$|\.tgz$")
 """What the name of a dataset leaves out of the name of a file."""
 
 log = logging.getLogger(__name__)
 
-LARGEST_SIDE = 4096
-"""Of an image in a shard, in pixels; more is a slip of the pen."""
+LARGEST_SIDE = 4096  # of an image in a shard, in pixels; more is a slip of the pen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,8 +212,7 @@ class PrepareSpec(Parameters):
             yield "`store` is empty"
 
 
-Search = Callable[[str], Any]
-"""Searches a text; gives a match in the form of Python's `re`, or None."""
+Search = Callable[[str], Any]  # searches a text; gives a match in the form of Python's `re`, or None
 
 
 def compiled(pattern: str) -> Search:

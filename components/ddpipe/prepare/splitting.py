@@ -45,24 +45,19 @@ from ddpipe.storage import Store
 
 log = logging.getLogger(__name__)
 
-Places = NDArray[np.int8]
-"""Numbers of splits in `SPLITS`; `UNKNOWN` where there is none."""
+Places = NDArray[np.int8]  # numbers of splits in `SPLITS`; `UNKNOWN` where there is none
 
 UNKNOWN = -1
 
 TEST = SPLITS.index("test")
 
-TINY = 1e-9
-"""What sums of shares are off by rounding."""
+TINY = 1e-9  # what sums of shares are off by rounding
 
 PASSES = 10
 """Times that leftovers are placed again at most, in view of where the others went; two or three suffice."""
 
-MORE = 1.1
-"""Times its share that a split may hold, so that it has an image of every class."""
-
-MOST = 20
-"""Versions that are looked at, from the newest on."""
+MORE = 1.1  # times its share that a split may hold, so that it has an image of every class
+MOST = 20  # versions that are looked at, from the newest on
 
 
 def split_samples(

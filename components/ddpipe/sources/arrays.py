@@ -28,20 +28,11 @@ from ddpipe.sources.samples import Samples
 from ddpipe.sources.tars import check_end
 from ddpipe.storage import open_store, split_uri
 
-LARGEST = 2**30
-"""Bytes that one file of arrays may unpack to."""
-
-ARCHIVE = (".tar.gz", ".tar")
-"""How the names of archives end."""
-
-STAMP = 16
-"""Digits of a hash: 64 bits, so that no change of an image goes unnoticed by accident."""
-
-CHUNK = 256
-"""Images that are hashed at a time."""
-
-IDX = b"\0\0\x08"
-"""How an idx file of bytes begins."""
+LARGEST = 2**30  # bytes that one file of arrays may unpack to
+ARCHIVE = (".tar.gz", ".tar")  # how the names of archives end
+STAMP = 16  # digits of a hash: 64 bits, so that no change of an image goes unnoticed by accident
+CHUNK = 256  # images that are hashed at a time
+IDX = b"\0\0\x08"  # how an idx file of bytes begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,8 +242,7 @@ class _Pixels:
         raise pickle.UnpicklingError("it holds an array that is not of bytes in the order of C")
 
 
-_NDARRAY = object()
-"""Stands for numpy's ndarray, which a pickle may name but not call."""
+_NDARRAY = object()  # stands for numpy's ndarray, which a pickle may name but not call
 
 
 def _reconstruct(kind: object, *_: object) -> _Pixels:

@@ -38,11 +38,8 @@ from ddpipe.sources.table import ROWS, parsed
 from ddpipe.storage import Store, open_store, split_uri
 from ddpipe.storage.sealed import sha256
 
-LOOKED_AT = 20_000
-"""Files whose names decide."""
-
-MEMBERS = 100
-"""Files of a tar whose names decide."""
+LOOKED_AT = 20_000  # files whose names decide
+MEMBERS = 100  # files of a tar whose names decide
 
 HEAD, MOST_INFLATED = 4 * 2**20, 64 * 2**20
 """Bytes of a tar or a table that are read, and to which those of a compressed one unpack."""

@@ -37,17 +37,13 @@ NEEDED = ("PhotometricInterpretation", "BitsStored", "PixelRepresentation")
 
 GRAY = ("MONOCHROME1", "MONOCHROME2")
 
-BYTE = 8
-"""Bits of the pixels of a picture."""
+BYTE = 8  # bits of the pixels of a picture
 
 PACKED = 128
 """The byte without a meaning in run-length encoding: below it literal bytes follow, above it is a run."""
 
-LARGEST_INFLATED = 2**30
-"""Bytes that a deflated file may become."""
-
-_META = 144
-"""Where a file's meta information begins, after its length in 4 bytes; PS3.10, 7.1."""
+LARGEST_INFLATED = 2**30  # bytes that a deflated file may become
+_META = 144  # where a file's meta information begins, after its length in 4 bytes; PS3.10, 7.1
 
 
 def size(data: bytes) -> tuple[int, int, int]:

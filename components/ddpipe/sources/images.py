@@ -24,47 +24,26 @@ try:
 except ImportError:  # there is none for this kind of machine; Pillow's own filter takes four times as long
     Resizer = None
 
-ORIENTATION = 0x0112
-"""The EXIF tag that says how the camera was held."""
-
-SIDEWAYS = (5, 6, 7, 8)
-"""Its values that swap height and width."""
-
-TURNED = range(2, 9)
-"""Its values that are not upright."""
+ORIENTATION = 0x0112  # the EXIF tag that says how the camera was held
+SIDEWAYS = (5, 6, 7, 8)  # its values that swap height and width
+TURNED = range(2, 9)  # its values that are not upright
 
 LARGEST = Image.MAX_IMAGE_PIXELS or 2**26
 """Pixels. Pillow only warns of such an image, and refuses one twice as large: we refuse both."""
 
-LONGEST = 65_500
-"""Pixels of a side: a JPEG has no more."""
-
-FILTER = Image.Resampling.BICUBIC
-"""As wide as the reduction asks for, so that nothing fine turns into moiré."""
-
-CHANNELS = {b"P5": 1, b"P6": 3}
-"""Of netpbm's kinds of image."""
-
-WRAPPING = re.compile(rb"(P5|P6) (\d{1,9}) (\d{1,9}) 255\n")
-"""What `wrapped` puts before the pixels."""
-
-ZEROS = 256
-"""Bytes of 0 in a row that a decoder's input has only where something is missing."""
-
-FULL = 0.9
-"""Share of a row's values that are not 0."""
+LONGEST = 65_500  # pixels of a side: a JPEG has no more
+FILTER = Image.Resampling.BICUBIC  # as wide as the reduction asks for, so that nothing fine turns into moiré
+CHANNELS = {b"P5": 1, b"P6": 3}  # of netpbm's kinds of image
+WRAPPING = re.compile(rb"(P5|P6) (\d{1,9}) (\d{1,9}) 255\n")  # what `wrapped` puts before the pixels
+ZEROS = 256  # bytes of 0 in a row that a decoder's input has only where something is missing
+FULL = 0.9  # share of a row's values that are not 0
 
 START_OF_SCAN, TABLES = 0xDA, 0xC4
 """Second bytes of a JPEG's markers."""
 
-END = b"\xff\xd9"
-"""The marker at a JPEG's end."""
-
-LENGTHS = 16
-"""Lengths that a JPEG's codes may have."""
-
-DEEP = 16
-"""Bits per value of images that have more than 8."""
+END = b"\xff\xd9"  # the marker at a JPEG's end
+LENGTHS = 16  # lengths that a JPEG's codes may have
+DEEP = 16  # bits per value of images that have more than 8
 
 
 class Probed(NamedTuple):
@@ -360,20 +339,14 @@ def _is_deep(image: Image.Image) -> bool:
     return image.mode.startswith("I;16")
 
 
-PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-"""By color type."""
-
-PNG_SIGNATURE = 8
-"""Bytes before the first chunk."""
-
-PNG_END = b"IEND\xaeB`\x82"
-"""The last chunk, after its length."""
+PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by color type
+PNG_SIGNATURE = 8  # bytes before the first chunk
+PNG_END = b"IEND\xaeB`\x82"  # the last chunk, after its length
 
 PNG_HEADER = 2
 """Bytes of zlib's header; without it nothing checks the sum at the end, which Pillow ignores as well."""
 
-PNG_PIECE = 2**20
-"""Bytes that are unpacked at a time."""
+PNG_PIECE = 2**20  # bytes that are unpacked at a time
 
 
 def missing_bytes(data: bytes) -> int:

@@ -23,14 +23,9 @@ from ddpipe.storage.files import info_of
 
 log = logging.getLogger(__name__)
 
-LOST = "lost+found"
-"""A folder that file systems keep for the administrator."""
-
-MAC = "__MACOSX"
-"""A folder in every zip archive from a Mac, with no data."""
-
-Identity = tuple[int, int]
-"""Device and inode: the same for a folder under all of its names."""
+LOST = "lost+found"  # a folder that file systems keep for the administrator
+MAC = "__MACOSX"  # a folder in every zip archive from a Mac, with no data
+Identity = tuple[int, int]  # device and inode: the same for a folder under all of its names
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,7 @@ CLOTHES = (
 )
 KANA = ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo")
 
-Opener = Callable[[str, Table], Source]
-"""Makes a source from a path and a table's columns."""
+Opener = Callable[[str, Table], Source]  # makes a source from a path and a table's columns
 
 
 def _digits(_path: str, _table: Table) -> Source:
@@ -73,8 +72,7 @@ SOURCES: Mapping[str, Opener] = {
 }
 """Each kind of source, and how it is opened."""
 
-BUILT_IN = frozenset({"digits"})
-"""Sources without a path."""
+BUILT_IN = frozenset({"digits"})  # sources without a path
 
 
 def open_source(name: str, path: str, table: Table) -> Source:

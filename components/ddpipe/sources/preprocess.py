@@ -17,8 +17,7 @@ from ddpipe.model.preprocessing import Preprocessing
 from ddpipe.sources.base import ReadOptions
 from ddpipe.sources.images import as_jpeg, contain, decode, look, shrink
 
-MOST_LOST = 0.5
-"""Of an image's area: cropping more is unusual."""
+MOST_LOST = 0.5  # of an image's area: cropping more is unusual
 
 
 class Preprocessor:

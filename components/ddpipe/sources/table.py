@@ -31,8 +31,7 @@ from ddpipe.storage import ObjectInfo, read_uri
 
 log = logging.getLogger(__name__)
 
-UNLABELLED = frozenset({"", "nan", "na", "null", "none"})
-"""What stands for a missing label, in any case."""
+UNLABELLED = frozenset({"", "nan", "na", "null", "none"})  # what stands for a missing label, in any case
 
 BINARY: Mapping[str, int] = {"0": 0, "1": 1, "0.0": 0, "1.0": 1}
 
@@ -43,11 +42,8 @@ UNCERTAIN = frozenset({"-1", "-1.0"})
 LABEL_NAMES = frozenset({"label", "labels", "class", "classes", "target", "category"})
 """What a column of labels is called, in any case."""
 
-JOINING = "|;,"
-"""Signs that join labels in a cell."""
-
-ROWS = 50
-"""Rows that are compared with the files, to see which column names them."""
+JOINING = "|;,"  # signs that join labels in a cell
+ROWS = 50  # rows that are compared with the files, to see which column names them
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,11 +317,8 @@ SEPARATORS = ",;\t|"
 SPACES = "\t" + "".join(char for char in map(chr, range(0x3001)) if category(char) == "Zs")
 """What may surround a cell; a line's end may not: it would hide rows that a missing quote has swallowed."""
 
-QUOTED = re.compile(r'(?<![^,;\t|])"(?:[^"]|"")*+"')
-"""A cell in quotes, after any separator."""
-
-NAMED_SEPARATOR = re.compile(r'"?sep=([,;\t|])"?\r?\n', re.IGNORECASE)
-"""The first line of tables for Excel."""
+QUOTED = re.compile(r'(?<![^,;\t|])"(?:[^"]|"")*+"')  # a cell in quotes, after any separator
+NAMED_SEPARATOR = re.compile(r'"?sep=([,;\t|])"?\r?\n', re.IGNORECASE)  # the first line of tables for Excel
 
 HEADER = re.compile(rf"(?:{QUOTED.pattern}|[^\r\n])*+")
 

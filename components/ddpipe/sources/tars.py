@@ -29,22 +29,14 @@ from ddpipe.sources.listing import listed_files, stamp
 from ddpipe.sources.sample import Sample
 from ddpipe.storage import ObjectInfo, Store, open_store, split_uri
 
-PIECE = 4 * 2**20
-"""Bytes of a tar that one request fetches."""
-
-LABEL_BYTES = 2**20
-"""Larger files are no labels; a .json may hold more than the label."""
-
-LONGEST_NUMBER = 20
-"""Digits of a class that counts as a number."""
-
-COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ")
-"""How files of gzip, bzip2 and xz begin."""
+PIECE = 4 * 2**20  # bytes of a tar that one request fetches
+LABEL_BYTES = 2**20  # larger files are no labels; a .json may hold more than the label
+LONGEST_NUMBER = 20  # digits of a class that counts as a number
+COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ")  # how files of gzip, bzip2 and xz begin
 
 LONGEST_MAGIC = max(map(len, COMPRESSED))
 
-AT_ONCE = 8
-"""Tars that are listed at the same time."""
+AT_ONCE = 8  # tars that are listed at the same time
 
 
 @dataclass(slots=True)

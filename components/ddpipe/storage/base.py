@@ -8,8 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-KUBEFLOW_ENDPOINT = "minio-service.kubeflow:9000"
-"""Kubeflow's own object store, as pods reach it."""
+KUBEFLOW_ENDPOINT = "minio-service.kubeflow:9000"  # Kubeflow's own object store, as pods reach it
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,14 +63,9 @@ from ddpipe.storage.base import KUBEFLOW_ENDPOINT
 AWS = "https://s3.amazonaws.com"
 KUBEFLOW = f"http://{KUBEFLOW_ENDPOINT}"
 
-BACKOFF = 0.5
-"""Seconds; the n-th repetition of a request waits for 2^(n-1) times this, the first for nothing."""
-
-_AWS = re.compile(r"\.amazonaws\.com(\.cn)?$")
-"""AWS's own endpoints."""
-
-_QUERY = re.compile(r"\?\S*")
-"""Of an address in a message: the one that asks for a role holds the token."""
+BACKOFF = 0.5  # seconds; the n-th repetition of a request waits for 2^(n-1) times this, the first for nothing
+_AWS = re.compile(r"\.amazonaws\.com(\.cn)?$")  # AWS's own endpoints
+_QUERY = re.compile(r"\?\S*")  # of an address in a message: the one that asks for a role holds the token
 
 _ROLES = {
     "AWS_WEB_IDENTITY_TOKEN_FILE": "AWS_ENDPOINT_URL_STS",

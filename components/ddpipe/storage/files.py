@@ -16,8 +16,7 @@ from uuid import uuid4
 from ddpipe.errors import CorruptObject, NoAccess, NoSuchObject, NotWritable
 from ddpipe.storage.base import ObjectInfo
 
-PARTIAL = ".partial-"
-"""How the names of files begin that are still being written; no listing shows them."""
+PARTIAL = ".partial-"  # how the names of files begin that are still being written; no listing shows them
 
 
 @contextmanager

@@ -36,8 +36,7 @@ from ddpipe.storage.base import Store
 
 _log = logging.getLogger(__name__)
 
-LEASE = "lease-"
-"""How the keys of leases begin."""
+LEASE = "lease-"  # how the keys of leases begin
 
 _MACHINE = 12
 """Hex digits at the start of a lease's last part that identify the machine; the others are random."""

@@ -44,26 +44,16 @@ from ddpipe.storage.connection import Connection, client_of, error_of, translate
 from ddpipe.storage.files import replacing
 from ddpipe.storage.lease import lease
 
-CHECKSUM = "x-amz-meta-sha256"
-"""The metadata that holds the SHA-256 of an object's content."""
+CHECKSUM = "x-amz-meta-sha256"  # the metadata that holds the SHA-256 of an object's content
 
 LOST = ("PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey")
 """Codes of a conditional request that came too late."""
 
-GZIP = 16 + zlib.MAX_WBITS
-"""The window size with which zlib expects a gzip header."""
-
-LARGEST_UNPACKED = 2**30
-"""Bytes of an object that a tool has uploaded packed: 3 MB may hold 6 GB of zeros."""
-
-PROGRESS = 8 * 2**20
-"""Bytes after which earlier breaks of a download are forgotten."""
-
-PART_BYTES = 16 * 2**20
-"""Larger objects go up in parts of this size, three at a time."""
-
-PIECE_BYTES = 2**20
-"""How much of a download is held in memory."""
+GZIP = 16 + zlib.MAX_WBITS  # the window size with which zlib expects a gzip header
+LARGEST_UNPACKED = 2**30  # bytes of an object that a tool has uploaded packed: 3 MB may hold 6 GB of zeros
+PROGRESS = 8 * 2**20  # bytes after which earlier breaks of a download are forgotten
+PART_BYTES = 16 * 2**20  # larger objects go up in parts of this size, three at a time
+PIECE_BYTES = 2**20  # how much of a download is held in memory
 
 
 def open_bucket(bucket: str, prefix: str) -> S3Store:
