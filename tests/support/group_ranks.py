@@ -21,8 +21,9 @@ def come_as_rank(
     join, stall = times
 
     def body() -> None:
-        with process_group(card, join=join, stall=stall) as world:
+        with process_group(card, join=join) as world:
             world.barrier()
+            world.wait_at_most(stall)
             ACTS[act](world)
             world.barrier()
 

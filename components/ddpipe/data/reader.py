@@ -152,6 +152,11 @@ class SplitReader:
     def __len__(self) -> int:
         return len(self.sample_ids)
 
+    @property
+    def is_far(self) -> bool:
+        """Whether images are read from the store, one by one."""
+        return any(isinstance(shard, PartShard) for shard in self._shards)
+
     def images(self, indices: Sequence[int] | NDArray[np.int64]) -> Images:
         """The images with these indices, in this order: a new array of shape (len(indices), H, W, C)."""
         wanted = np.asarray(indices, dtype=np.int64)

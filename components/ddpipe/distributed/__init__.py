@@ -8,7 +8,7 @@ GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME: torch reads both.
 
 from __future__ import annotations
 
-from ddpipe.distributed.group import World, process_group
+from ddpipe.distributed.group import STALL, World, process_group
 from ddpipe.distributed.ranks import rank, run_rank, spawn
 
-__all__ = ["World", "process_group", "rank", "run_rank", "spawn"]
+__all__ = ["STALL", "World", "process_group", "rank", "run_rank", "spawn"]

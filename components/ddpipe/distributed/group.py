@@ -118,6 +118,11 @@ class World:
         decision: T = outcome[0]
         return decision
 
+    def wait_at_most(self, seconds: float) -> None:
+        """How long others may keep this rank waiting in all that it begins from now on; `STALL` at first."""
+        if self.size > 1:
+            dist.set_timeout(timedelta(seconds=seconds))
+
     def barrier(self) -> None:
         """Wait until every rank has reached this point."""
         self.max(0)  # a reduction of any value waits for all
@@ -131,9 +136,7 @@ STALL = 900.0
 
 
 @contextmanager
-def process_group(
-    facts: Mapping[str, str] | None = None, *, join: float = JOIN, stall: float = STALL
-) -> Iterator[World]:
+def process_group(facts: Mapping[str, str] | None = None, *, join: float = JOIN) -> Iterator[World]:
     """Join the other ranks, and leave the group at the end.
 
     Tensors on a GPU travel by nccl, tensors on the CPU by gloo.
@@ -141,7 +144,6 @@ def process_group(
     Args:
         facts: What has to be the same on all ranks, by name, besides their number.
         join: Seconds to wait for all ranks to join.
-        stall: Seconds that a rank may keep the others waiting.
 
     Raises:
         ParameterError: More processes than GPUs on this machine.
@@ -161,7 +163,7 @@ def process_group(
                 store=PrefixStore("group", roll_call.store),
                 rank=world.rank,
                 world_size=size,
-                timeout=timedelta(seconds=stall),
+                timeout=timedelta(seconds=STALL),
             )
             yield world
         except RuntimeError as error:

@@ -84,7 +84,8 @@ class ChosenRecipe:
         """The choices that matter most, for a log; training.json and the report have all, with reasons."""
         unused = {"epochs"} if self.recipe.minutes else set()
         named = [name for name in _IMPORTANT if name in self.reasons.keys() - unused]
-        values = ", ".join(f"{name} {getattr(self.recipe, name)}" for name in named)
+        found = {name: getattr(self.recipe, name) for name in named}
+        values = ", ".join(f"{name} {value}" for name, value in found.items() if value not in {0, NONE})
         return f"chosen: {values}; all {len(self.reasons)} choices and their reasons: training.json, report"
 
     def facts(self) -> dict[str, Any]:

@@ -178,6 +178,8 @@ SMALLEST_UNIT = 2**18
 """Weights from which on a block is sharded by itself: smaller ones cost more in messages than in memory."""
 SLOW_RATIO, SLOW_SECONDS = 1.5, 0.02
 """A rank is slow from this multiple of the median on, and if it costs each step as many seconds."""
+PATIENCE_STEPS, LEAST_PATIENCE, PATIENCE_RATIO = 16, 60.0, 20
+"""Ranks wait for each other so many times the slowest of recent steps, at least so many seconds."""
 SLOW_IN_A_ROW = 2
 """Comparisons in a row that a rank has to be slow in: one alone may be chance."""
 NEXT_REPORT = 10

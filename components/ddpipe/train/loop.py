@@ -42,6 +42,7 @@ from ddpipe.train.step import StepMetrics, TrainingStep
 from ddpipe.train.strategies import accept_single_values, is_sharded, strategy_named, synchronise
 from ddpipe.train.timetable import (
     Budget,
+    Patience,
     Timetable,
     TrainingRequest,
     TrainingWork,
@@ -102,6 +103,8 @@ class Trainer:
         self._backbone = Backbone(self.classifier.network)  # of the weights that the strategy has left
         self._metrics = self._no_metrics()
         self._usage = ResourceUsage(world.device)
+        may_wait = self._is_compiling or any(split.is_far for split in splits.values())
+        self._patience = Patience(world, may_shorten=not world.max(int(may_wait)))
         self._epoch_began = time.monotonic()
 
     @property
@@ -228,6 +231,7 @@ class Trainer:
             self._check_loss()
         if self.step % LOSS_CHECK_EVERY == 0:
             self._training_step.pace.compare()
+        self._patience.stepped()
 
     def _check_loss(self) -> None:
         """Sum the metrics of the steps since the last check over all ranks; the loss has to be a number."""
@@ -268,6 +272,7 @@ class Trainer:
 
     def _close_epoch(self, journal: Journal | None) -> None:
         """Validate, record and save."""
+        self._patience.extend()
         self._check_loss()
         validation = self._validate()
         first = len(self.history) * self._steps_per_epoch
@@ -319,6 +324,7 @@ class Trainer:
 
     def _save(self, *, best: bool = False) -> None:
         """Write a checkpoint of the last step; only of a state whose losses are numbers."""
+        self._patience.extend()
         self._check_loss()  # sums the metrics over the ranks, too: a checkpoint holds no rank's own
         states, shares = parted(self._states())
         pieces = self._shared_saver.write(self.step, shares)

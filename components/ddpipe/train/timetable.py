@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from ddpipe.distributed import World
+from ddpipe.distributed import STALL, World
 from ddpipe.model import PASSES
 from ddpipe.processes.machine import on_stop
 from ddpipe.train.batches import images_seen, steps_per_epoch
@@ -44,9 +44,12 @@ from ddpipe.train.constants import (
     ESTIMATE_STEPS,
     FULL_RESOLUTION_FROM,
     LAUNCHES_LATER,
+    LEAST_PATIENCE,
     MARKS_GROW_BY,
     MOST_EPOCHS,
     MOST_STEPS,
+    PATIENCE_RATIO,
+    PATIENCE_STEPS,
     SCORING_WORK,
     STEPS_BEFORE_FIRST_DECISION,
     TIMES_KEPT,
@@ -276,6 +279,39 @@ class Watch:
         if self._stop_requested or os.getppid() != self._parent:
             return TrainingRequest.STOP
         return TrainingRequest.SAVE if time.monotonic() >= self._next else TrainingRequest.CONTINUE
+
+
+class Patience:
+    """How long ranks wait for each other: during steps as long as recent ones let expect, otherwise `STALL`.
+
+    The first steps, a checkpoint, an evaluation, and reading from a store that is away may take long.
+    """
+
+    def __init__(self, world: World, *, may_shorten: bool) -> None:
+        """The ranks agree on whether to shorten it."""
+        self._world, self._may_shorten = world, may_shorten
+        self._steps: deque[float] = deque(maxlen=PATIENCE_STEPS)
+        self._last: float | None = None
+        self._seconds = STALL
+
+    def stepped(self) -> None:
+        """A step has been taken, so no rank is behind the last work that takes long."""
+        now = time.monotonic()
+        if self._last is not None:
+            self._steps.append(now - self._last)
+        self._last = now
+        if self._may_shorten and len(self._steps) == PATIENCE_STEPS:
+            self._set(max(LEAST_PATIENCE, PATIENCE_RATIO * max(self._steps)))
+
+    def extend(self) -> None:
+        """What follows may take long."""
+        self._last = None
+        self._set(STALL)
+
+    def _set(self, seconds: float) -> None:
+        if seconds != self._seconds:
+            self._seconds = seconds
+            self._world.wait_at_most(seconds)
 
 
 @contextmanager

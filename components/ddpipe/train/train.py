@@ -24,7 +24,7 @@ import torch
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.reader import open_split
 from ddpipe.data.shards import working_shape
-from ddpipe.distributed import World, process_group, rank
+from ddpipe.distributed import STALL, World, process_group, rank
 from ddpipe.errors import Diverged
 from ddpipe.model.checkpoint import claim
 from ddpipe.model.package import load_package, surroundings
@@ -73,6 +73,7 @@ def train(
         if not _trained(context, start):
             lower = lowered(start.choice, "the loss multiplied in the first steps")
             _log_once("starting again with learning_rate %g", lower.recipe.learning_rate)
+            world.wait_at_most(STALL)
             world.decided(lambda: _remove_states(store, lower, recipe, manifest))
             _trained(replace(context, lost=time.time() - started), Start(lower, None, None))
         _log_once("trained: %s", store.uri)

@@ -156,7 +156,7 @@ def test_mirrored_views_need_mirrored_training() -> None:
 
 def test_one_line_of_the_log_names_what_matters_most() -> None:
     line = chosen(data((160, 160, 3), 96)).line()
-    assert line.startswith("chosen: model fast-cnn-small, pretrained none, resolution 64, epochs ")
+    assert line.startswith("chosen: model fast-cnn-small, resolution 64, epochs ")
     assert f"all {len(Recipe().automatic())} choices" in line
     assert "epochs" not in chosen(data((160, 160, 3), 96), minutes=2.0).line(), "minutes decide"
 

@@ -8,21 +8,28 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import pytest
 import torch
 
-from ddpipe.distributed import World
+from ddpipe.distributed import STALL, World
 from ddpipe.model import PASSES, VIEWS
 from ddpipe.model.scoring import with_views
 from ddpipe.train import timetable
 from ddpipe.train.batches import images_seen
-from ddpipe.train.constants import MOST_EPOCHS, MOST_STEPS, SCORING_WORK, STEPS_BEFORE_FIRST_DECISION
+from ddpipe.train.constants import (
+    MOST_EPOCHS,
+    MOST_STEPS,
+    PATIENCE_STEPS,
+    SCORING_WORK,
+    STEPS_BEFORE_FIRST_DECISION,
+)
 from ddpipe.train.recipe import Recipe
 from ddpipe.train.timetable import (
     Budget,
+    Patience,
     Timetable,
     TrainingRequest,
     TrainingWork,
@@ -295,6 +302,55 @@ def test_a_stop_request_takes_effect_at_any_time(clock: list[float]) -> None:
     assert watch.agreed(ALONE) is TrainingRequest.STOP
     watch.saved()
     assert watch.agreed(ALONE) is TrainingRequest.STOP
+
+
+class Waiting(World):
+    """One of two ranks, which notes how long it would wait for the other."""
+
+    def wait_at_most(self, seconds: float) -> None:
+        WAITED.append(seconds)
+
+
+WAITED: list[float] = []
+
+
+def patience_after(
+    clock: list[float], seconds: Sequence[float], *, may_shorten: bool = True
+) -> tuple[Patience, list[float]]:
+    WAITED.clear()
+    patience = Patience(Waiting(0, 2, ALONE.device), may_shorten=may_shorten)
+    patience.stepped()
+    for one in seconds:
+        clock[0] += one
+        patience.stepped()
+    return patience, WAITED
+
+
+@pytest.mark.parametrize(
+    ("steps", "waits"),
+    [
+        ([0.1] * (PATIENCE_STEPS - 1), []),
+        ([0.1] * PATIENCE_STEPS, [60]),
+        ([0.1] * PATIENCE_STEPS + [7.0], [60, 140]),
+        ([7.0] * PATIENCE_STEPS + [0.1] * PATIENCE_STEPS, [140, 60]),
+    ],
+)
+def test_ranks_wait_as_long_as_recent_steps_let_expect(
+    clock: list[float], steps: list[float], waits: list[float]
+) -> None:
+    assert patience_after(clock, steps)[1] == pytest.approx(waits)
+
+
+def test_ranks_wait_long_for_a_checkpoint(clock: list[float]) -> None:
+    patience, waits = patience_after(clock, [0.1] * PATIENCE_STEPS)
+    patience.extend()
+    clock[0] += 400
+    patience.stepped()
+    assert waits == [60, STALL, 60], "the time of the checkpoint is no step's"
+
+
+def test_ranks_wait_long_where_each_step_reads_from_the_store(clock: list[float]) -> None:
+    assert patience_after(clock, [0.1] * 50, may_shorten=False)[1] == []
 
 
 def test_of_several_ranks_the_most_urgent_decides() -> None:
