@@ -32,7 +32,7 @@ ENDED = {"Succeeded", "Failed", "Error"}
 SMALL = {
     "nodes": 2,
     "cpu": "150m",
-    # Requested alone: several workflows go on at once, and take what is idle.
+    # Without a limit: workflows beside each other share the processors that are idle.
     "patch": {"spec": {"containers": [{"name": "pytorch", "resources": {"limits": {"cpu": None}}}]}},
     "memory": "2Gi",
     "epochs": 3,

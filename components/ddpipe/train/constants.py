@@ -164,7 +164,7 @@ BUDGET_PART = 0.985
 TIMES_KEPT, MARKS_GROW_BY = 64, 1.05
 """Times by which the pace is measured, and by what the steps between them grow: the later half decides."""
 ESTIMATE_STEPS, ESTIMATE_SECONDS, ESTIMATE_RATIO = 16, 3.0, 1.25
-"""The time left is not told before so many steps and seconds, nor while the pace still changes by so much."""
+"""No time left is shown before so many steps and seconds, nor while the pace still changes by so much."""
 MOST_EPOCHS, MOST_STEPS = 200, 2000
 """More than both of them improves no model: a longer budget is not used up."""
 LAUNCHES_LATER = 4.0

@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Bar(tqdm):  # type: ignore[type-arg]  # generic in its stubs only
-    """A bar that is told how much time is left: what tqdm makes of the first steps is far from it."""
+    """A bar that is given the time left: what tqdm makes of the first steps is far from it."""
 
     seconds_left: float | None = None
 
