@@ -5,9 +5,22 @@ Only modules that render import this one: the launcher image has no jinja2.
 
 from __future__ import annotations
 
+import base64
+import io
 import re
+from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+def png_uri(image: Image) -> str:
+    """An image as a data URI of a PNG."""
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
 def csv_cell(text: str) -> str:

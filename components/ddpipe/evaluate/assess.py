@@ -17,7 +17,7 @@ from ddpipe.data.index import Hashes, are_in
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.reader import SplitReader, open_split
 from ddpipe.errors import DdpipeError, ParameterError
-from ddpipe.evaluate.champion import BATCH, differences_to, session_of
+from ddpipe.evaluate.champion import BATCH, differences_to
 from ddpipe.evaluate.evaluate import VALIDATION, Scored, check_any, check_finite, measured, rough
 from ddpipe.evaluate.measure import measure, unproven
 from ddpipe.evaluate.slices import publish_in_detail, sliced_version
@@ -26,6 +26,7 @@ from ddpipe.model.classifier import load_model, samples_seen
 from ddpipe.model.evaluation import Evaluation, Subject
 from ddpipe.model.package import FORMAT, ONNX, Signature, load_package, seen_by
 from ddpipe.model.scoring import Answer, answers_to, logits_by, with_views
+from ddpipe.model.session import session_of
 from ddpipe.model.tasks import TASKS
 from ddpipe.model.training_record import training_record
 from ddpipe.parameters import AUTO
@@ -133,7 +134,7 @@ def _packaged(uri: str) -> Judged:
     training = package.lineage.get("training")
     epoch = training.get("epoch") if isinstance(training, dict) else 0
     return Judged(
-        answer=session_of(package),
+        answer=session_of(package.folder, package.signature),
         signature=package.signature,
         epoch=epoch if isinstance(epoch, int) else 0,
         seen=seen_by(package.folder),

@@ -18,11 +18,11 @@ from ddpipe.data.reader import SplitReader
 from ddpipe.data.shards import working_shape
 from ddpipe.errors import CorruptObject, ModelError, NoSuchObject, ParameterError
 from ddpipe.model.evaluation import FORMAT as EVALUATION
-from ddpipe.model.evaluation import corrupt, load_evaluation
+from ddpipe.model.evaluation import load_evaluation
 from ddpipe.model.history import NamedModel, Promotion
 from ddpipe.model.package import FORMAT, ONNX, ModelPackage, Signature, load_package
 from ddpipe.model.scoring import answers_to
-from ddpipe.model.session import Session
+from ddpipe.model.session import session_of
 from ddpipe.storage.sealed import sha256
 
 BATCH = 64  # images that onnxruntime computes at once; fewer where they are large
@@ -82,21 +82,11 @@ def logits_of_champion(
             "another version by hand"
         )
     try:
-        session = session_of(package)
+        session = session_of(package.folder, package.signature)
     except CorruptObject as error:
         raise NotComparable(f"the ONNX model of the champion cannot run: {error.seen}") from error
     scaled = (answers_to(samples, session, BATCH) / temperature).astype(np.float32, copy=False)
     return scaled, "computed again from its ONNX model"
-
-
-def session_of(package: ModelPackage) -> Session:
-    """The ONNX model of a package, which may be any graph: it takes and gives what its signature says."""
-    try:
-        session = Session(package.folder.read(ONNX))
-        session.check(package.signature)
-    except ValueError as error:
-        raise corrupt(package.folder, ONNX, str(error), FORMAT) from error
-    return session
 
 
 def _stored(package: ModelPackage, manifest: DatasetManifest, split: str) -> npt.NDArray[np.float32] | None:

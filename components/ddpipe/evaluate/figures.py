@@ -18,14 +18,7 @@ from ddpipe.model.scores import CalibrationBin
 
 INK, MUTED, GRID, QUIET = "#1a1f26", "#5c6672", "#e2e6ea", "#c3cad2"
 TRAIN, VALIDATION = "#2563c9", "#c2570c"
-NAMES = {
-    INK: "ink",
-    MUTED: "muted",
-    GRID: "line",
-    QUIET: "quiet",
-    TRAIN: "train",
-    VALIDATION: "validation",
-}
+NAMES = {INK: "ink", MUTED: "muted", GRID: "line", QUIET: "quiet", TRAIN: "train", VALIDATION: "validation"}
 """The variable of a page that replaces each color, so that a dark page has others."""
 
 DISTINCT = 12  # curves in gray that a reader can still distinguish

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -17,13 +15,7 @@ from PIL import Image
 from ddpipe.data.catalogue import per_class
 from ddpipe.data.manifest import SPLITS, DatasetManifest, load_manifest, store_of
 from ddpipe.data.versions import origin
-from ddpipe.evaluate.figures import (
-    DISTINCT,
-    learning_curves,
-    precision_recall_curves,
-    reliability,
-    roc_curves,
-)
+from ddpipe.evaluate import figures
 from ddpipe.evaluate.measure import ClassCurves, class_curves
 from ddpipe.evaluate.mistakes import Gate, Mistake, gate_of, worst_mistakes
 from ddpipe.model import VIEWS
@@ -32,14 +24,9 @@ from ddpipe.model.metrics import METRICS, TITLES
 from ddpipe.model.package import ModelPackage, load_package
 from ddpipe.model.slices import FEWEST, worst_first
 from ddpipe.model.training_record import how_far, training_record
-from ddpipe.templates import environment, with_contents
+from ddpipe.templates import environment, png_uri, with_contents
 
 CURVES = 40  # classes whose curves are computed
-VERDICTS = {
-    "promote": "This model replaces the champion:",
-    "keep": "The champion stays:",
-    "fail": "This model is rejected:",
-}
 
 THUMBNAIL = 192
 """Largest side of a picture, in pixels; small images keep their own pixels and the page enlarges them."""
@@ -123,16 +110,8 @@ def drawn(evaluation: Evaluation) -> dict[str, ClassCurves]:
 def render(record: RunRecord) -> str:
     """The page: no script, nothing fetched, every name escaped."""
     pages = environment("ddpipe.evaluate")
-    pages.filters.update(
-        how_far=how_far,
-        change=change,
-        duration=duration,
-        percent=percent,
-        picture=picture,
-        ratio=ratio,
-        score=score,
-        thousands="{:,}".format,
-    )
+    shown = (change, duration, how_far, percent, picture, ratio, score)
+    pages.filters.update({one.__name__: one for one in shown}, thousands="{:,}".format)
     manifest, metrics = record.manifest, record.evaluation.metrics
     right = sum(row[label] for label, row in enumerate(metrics.confusion_matrix))
     counts = {split: per_class(manifest, split) for split in SPLITS}
@@ -150,22 +129,21 @@ def render(record: RunRecord) -> str:
         views=VIEWS[record.evaluation.subject.views],
         headline=metrics.headline,
         titles=TITLES,
-        verdicts=VERDICTS,
         fewest=FEWEST,
         splits=SPLITS,
         sizes={split: manifest.splits[split].count for split in SPLITS},
         class_counts={name: [counts[split][name] for split in SPLITS] for name in manifest.classes},
         right=right,
         wrong=metrics.samples - right,
-        learning_curves=learning_curves(record.training["history"]) if record.training else {},
-        roc=roc_curves(metrics.roc, rocs, lowest) if metrics.roc.threshold else None,
+        learning_curves=figures.learning_curves(record.training["history"]) if record.training else {},
+        roc=figures.roc_curves(metrics.roc, rocs, lowest) if metrics.roc.threshold else None,
         lowest=lowest if lowest in rocs else None,
-        precision_recall=precision_recall_curves(traded, least) if traded else None,
+        precision_recall=figures.precision_recall_curves(traded, least) if traded else None,
         least=least,
         slices=worst_first(metrics.slices),
-        reliability=reliability(metrics.calibration, metrics.before),
+        reliability=figures.reliability(metrics.calibration, metrics.before),
         confusions=confusions(metrics),
-        all_drawn=len(record.curves) <= DISTINCT,
+        all_drawn=len(record.curves) <= figures.DISTINCT,
         again=again(record) if record.training else "",
     )
     return with_contents(page)
@@ -195,9 +173,7 @@ def picture(image: npt.NDArray[np.uint8]) -> str:
     """An image, shape (H, W, C) with 1 or 3 channels, as a PNG data URI."""
     drawn = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image)
     drawn.thumbnail((THUMBNAIL, THUMBNAIL))
-    buffer = io.BytesIO()
-    drawn.save(buffer, "PNG")
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+    return png_uri(drawn)
 
 
 def duration(seconds: float) -> str:

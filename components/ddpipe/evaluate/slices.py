@@ -203,16 +203,8 @@ def slices_csv(slices: Sequence[SliceScore]) -> bytes:
     for one in worst_first(slices):
         numbers = (one.score, one.low, one.high, one.whole)
         shown = ["" if number is None else f"{number:.6f}" for number in numbers]
-        rows.writerow(
-            (
-                csv_cell(one.column),
-                csv_cell(one.value),
-                one.samples,
-                *shown,
-                one.classes,
-                "; ".join(notes(one)),
-            )
-        )
+        named = csv_cell(one.column), csv_cell(one.value)
+        rows.writerow((*named, one.samples, *shown, one.classes, "; ".join(notes(one))))
     return text.getvalue().encode()
 
 

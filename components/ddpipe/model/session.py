@@ -16,8 +16,10 @@ import numpy.typing as npt
 import onnxruntime
 
 from ddpipe.errors import CorruptObject
-from ddpipe.model.package import INPUT, OUTPUT, Signature
+from ddpipe.model.evaluation import corrupt
+from ddpipe.model.package import FORMAT, INPUT, ONNX, OUTPUT, Signature
 from ddpipe.processes.machine import cpus
+from ddpipe.storage.sealed import Folder
 
 NOWHERE = f"{os.devnull}/nowhere"
 """A folder that cannot exist: where weights in files of their own are looked for."""
@@ -92,6 +94,16 @@ class Session:
                 f"it takes {inputs} and gives {outputs}, not {expected[0]} and {expected[1]}"[:500]
             )
         self._answer(np.zeros((1, *signature.shape), np.uint8))
+
+
+def session_of(folder: Folder, signature: Signature, threads: int = 0) -> Session:
+    """The ONNX model of a package, which may be any graph: it takes and gives what its signature says."""
+    try:
+        session = Session(folder.read(ONNX), threads)
+        session.check(signature)
+    except ValueError as error:
+        raise corrupt(folder, ONNX, str(error), FORMAT) from error
+    return session
 
 
 @cache

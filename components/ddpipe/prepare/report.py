@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +23,7 @@ from ddpipe.prepare.duplicates import near_duplicates
 from ddpipe.prepare.encoding import Sizes, how_shaped, shown_size, target_of
 from ddpipe.prepare.entries import Members, read_entries, sizes
 from ddpipe.storage import Store
-from ddpipe.templates import environment, with_contents
+from ddpipe.templates import environment, png_uri, with_contents
 
 PER_CLASS = 12  # images in a class's row of the contact sheet
 
@@ -245,6 +243,4 @@ def _picture(images: Images) -> str:
     for number, image in enumerate(images):
         tile = Image.fromarray(image[..., 0] if channels == 1 else image).resize((width, height), how)
         sheet.paste(tile, (number * (width + GAP), 0))
-    buffer = io.BytesIO()
-    sheet.save(buffer, "PNG")
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+    return png_uri(sheet)

@@ -27,9 +27,9 @@ from PIL import Image, ImageOps
 
 from ddpipe.data.reader import prefetched
 from ddpipe.errors import ParameterError
-from ddpipe.model.evaluation import corrupt, read_json
+from ddpipe.model.evaluation import read_json
 from ddpipe.model.package import FORMAT, ONNX, SIGNATURE, Signature
-from ddpipe.model.session import Session
+from ddpipe.model.session import Session, session_of
 from ddpipe.model.tasks import TASKS, BoolArray, FloatArray
 from ddpipe.processes.machine import cpus
 from ddpipe.serve.naming import ImageFile
@@ -148,10 +148,6 @@ class Predictor:
         while batch := list(islice(read, size)):
             yield from self._answered(batch)
 
-    def logits(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Logits, shape (images, classes), of pixels, shape (images, H, W, C)."""
-        return self.session(images)
-
     @property
     def _preprocessor(self) -> Preprocessor:
         if self.signature.preprocessing is None:
@@ -203,7 +199,7 @@ class Predictor:
 
     def _answered(self, batch: Sequence[_Read]) -> Iterator[Prediction]:
         pixels = [one.pixels for one in batch if one.pixels is not None]
-        found = iter(_answers(self.signature, self.logits(np.stack(pixels))) if pixels else ())
+        found = iter(_answers(self.signature, self.session(np.stack(pixels))) if pixels else ())
         for one in batch:
             if one.pixels is None:
                 yield Prediction(image=one.name, problem=one.problem)
@@ -237,12 +233,7 @@ def load_model(uri: str | PathLike[str], threads: int = 0) -> Predictor:
             seen=f"it has no {ONNX}: ONNX cannot express the network {signature.architecture}",
             do="Use model.safetensors in PyTorch; the model card shows how.",
         )
-    content = folder.read(ONNX)
-    try:
-        session = Session(content, threads)
-        session.check(signature)
-    except ValueError as error:
-        raise corrupt(folder, ONNX, str(error), FORMAT) from error
+    session = session_of(folder, signature, threads)
     return Predictor(folder.store.uri, folder.sha256[ONNX], signature, session)
 
 

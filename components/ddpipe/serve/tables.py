@@ -7,7 +7,6 @@ Everything is written while it is made; what is counted and shown is of bounded 
 
 from __future__ import annotations
 
-import base64
 import csv
 import heapq
 import io
@@ -28,7 +27,7 @@ from ddpipe.serve.settings import PredictOptions
 from ddpipe.sources.base import Unreadable
 from ddpipe.storage import Store
 from ddpipe.storage.sealed import to_json
-from ddpipe.templates import csv_cell, environment
+from ddpipe.templates import csv_cell, environment, png_uri
 
 TABLE, SUMMARY, PAGE = "predictions.csv", "summary.json", "predictions.html"
 
@@ -140,8 +139,6 @@ def _picture(name: str) -> str:
             opened.draft("RGB", (SIDE, SIDE))
             small = ImageOps.exif_transpose(opened)
             small.thumbnail((SIDE, SIDE))
-            buffer = io.BytesIO()
-            small.convert("RGB").save(buffer, "PNG")
+            return png_uri(small.convert("RGB"))
     except (Unreadable, OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return ""
-    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
