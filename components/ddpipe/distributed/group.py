@@ -36,13 +36,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The processes that work together, seen from one of them.
-
-    Attributes:
-        rank: This process among all, from 0.
-        size: How many there are.
-        device: Where this process computes.
-    """
+    """The processes that work together, seen from one of them."""
 
     rank: int
     size: int

@@ -180,14 +180,10 @@ def _secret(cluster: Cluster, namespace: str, name: str) -> Check:
         return Check("secret", State.OK, "the package needs none")
     try:
         keys = cluster.get(SECRETS.path(namespace, name)).get("data", {}).keys()
-    except Refused as error:
-        if error.status == HTTPStatus.NOT_FOUND:
-            fix = (
-                "Create it with accesskey and secretkey, or name another one with --set storage_secret=NAME."
-            )
-            return Check("secret", State.FAIL, f"{namespace} has no secret {name}", fix)
-        return Check("secret", State.UNKNOWN, str(error))
     except ApiError as error:
+        if isinstance(error, Refused) and error.status == HTTPStatus.NOT_FOUND:
+            fix = "Create it with accesskey and secretkey, or name another: --set storage_secret=NAME."
+            return Check("secret", State.FAIL, f"{namespace} has no secret {name}", fix)
         return Check("secret", State.UNKNOWN, str(error))
     if missing := {"accesskey", "secretkey"} - keys:
         return Check("secret", State.FAIL, f"{name} lacks {', '.join(sorted(missing))}", "Add it.")

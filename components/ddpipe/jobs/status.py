@@ -46,19 +46,13 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a container ended.
-
-    Attributes:
-        message: The termination message: the error file, or the last lines of the log.
-        finished: When, as RFC 3339.
-        container: Its name, if it is not the one that trains.
-    """
+    """How a container ended."""
 
     code: int
     reason: str
-    message: str
-    finished: str
-    container: str = ""
+    message: str  # the error file, or the last lines of the log
+    finished: str  # RFC 3339
+    container: str = ""  # if it is not the one that trains
 
 
 Run = tuple[str, int]
@@ -134,20 +128,14 @@ class Replica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
-    """A job at one moment.
-
-    Attributes:
-        stage: What the slowest replica waits for.
-        succeeded: How many pods have succeeded, as the controller counts them; 0 if it does not.
-        replaced: Pods that are still there though another one has taken their place.
-    """
+    """A job at one moment."""
 
     phase: Phase
-    stage: Stage
+    stage: Stage  # what the slowest replica waits for
     message: str
     replicas: tuple[Replica, ...]
-    succeeded: int = 0
-    replaced: tuple[Replica, ...] = ()
+    succeeded: int = 0  # pods, as the controller counts them; 0 if it does not
+    replaced: tuple[Replica, ...] = ()  # still there though another one has taken their place
 
     @property
     def restarts(self) -> int:

@@ -300,30 +300,14 @@ def _scopes(spec: Object) -> list[Object]:
 
 
 def _matches(scope: Object, pod: Object) -> bool:
-    match scope["scopeName"]:
-        case "Terminating":
-            return "activeDeadlineSeconds" in pod
-        case "NotTerminating":
-            return "activeDeadlineSeconds" not in pod
-        case "BestEffort":
-            return not requests(pod)
-        case "NotBestEffort":
-            return bool(requests(pod))
-        case "PriorityClass":
-            return _has_class(scope, pod.get("priorityClassName", ""))
-        case _:
-            # CrossNamespacePodAffinity, and scopes of later versions: an unknown one rejects no job.
-            return False
-
-
-def _has_class(scope: Object, name: str) -> bool:
-    values = scope.get("values") or ()
-    match scope["operator"]:
-        case "In":
-            return name in values
-        case "NotIn":
-            return name not in values
-        case "DoesNotExist":
-            return not name
-        case _:
-            return bool(name)
+    ends, asks = "activeDeadlineSeconds" in pod, bool(requests(pod))
+    name, values = pod.get("priorityClassName", ""), scope.get("values") or ()
+    by_class = {"In": name in values, "NotIn": name not in values, "DoesNotExist": not name}
+    # CrossNamespacePodAffinity, and scopes of later versions: an unknown one rejects no job.
+    return {
+        "Terminating": ends,
+        "NotTerminating": not ends,
+        "BestEffort": not asks,
+        "NotBestEffort": asks,
+        "PriorityClass": by_class.get(scope["operator"], bool(name)),
+    }.get(scope["scopeName"], False)

@@ -48,21 +48,15 @@ from ddpipe.launching.ownership import owner_references, reference, sweep
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt to run a job.
-
-    Attributes:
-        job: The job that runs: the one requested, with its current number of pods.
-        worked: For how many seconds earlier jobs of this step have worked, with other numbers of pods.
-        creating: Set while a request to create the job is under way.
-    """
+    """One attempt to run a job."""
 
     cluster: Cluster
     requested: TrainingJob
-    job: TrainingJob
+    job: TrainingJob  # the one requested, with its current number of pods
     backend: Backend
     say: Callable[[str], None]
-    worked: float = 0.0
-    creating: Event = field(default_factory=Event)
+    worked: float = 0.0  # seconds of earlier jobs of this step, with other numbers of pods
+    creating: Event = field(default_factory=Event)  # set during a request to create the job
 
     @property
     def least(self) -> int:

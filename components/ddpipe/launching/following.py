@@ -52,41 +52,30 @@ _PAUSE_PER_POD, _LONGEST_PAUSE = 0.0004, 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """A job that has succeeded or failed.
-
-    Attributes:
-        replicas: The last state of every pod whose failure can explain the end.
-        deleted: Whether somebody has requested the job's deletion.
-    """
+    """A job that has succeeded or failed."""
 
     status: JobStatus
-    replicas: tuple[Replica, ...]
+    replicas: tuple[Replica, ...]  # the last state of every pod whose failure can explain the end
     restarts: int
     notes: tuple[str, ...]
-    deleted: bool
+    deleted: bool  # whether somebody has requested it
     found: Object
 
 
 @dataclass(slots=True)
 class Follower:
-    """Follows one job.
-
-    Attributes:
-        least: How many of its pods have to run at the same time.
-        uid: The uid of its object; another object of the same name is not the job.
-        adopted: Whether the job may have run before this launcher followed it.
-    """
+    """Follows one job."""
 
     cluster: Cluster
     job: TrainingJob
-    least: int
+    least: int  # so many of its pods have to run at the same time
     backend: Backend
-    uid: str
+    uid: str  # another object of the same name is not the job
     logs: Logs
     say: Callable[[str], None]
     limits: Limits
     clock: Callable[[], float] = time.monotonic
-    adopted: bool = False
+    adopted: bool = False  # it may have run before this launcher followed it
     _notes: deque[str] = field(default_factory=lambda: deque(maxlen=_NOTES))
     _wanted: int | None = None
     _warning: str = ""

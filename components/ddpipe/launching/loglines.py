@@ -57,17 +57,11 @@ def metrics_of(line: str) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What a line of a log shows.
+    """What a line of a log shows."""
 
-    Attributes:
-        time: When it was begun; None if it has no time, as the kubelet's own error messages.
-        text: Without time and line end.
-        finished: Whether it is a whole line, not a state of one that is being written.
-    """
-
-    time: Instant | None
+    time: Instant | None  # when it was begun; the kubelet's own error messages have none
     text: str
-    finished: bool = True
+    finished: bool = True  # not a state of a line that is being written
 
 
 def instant(stamp: str) -> Instant | None:

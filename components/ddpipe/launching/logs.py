@@ -51,11 +51,7 @@ Take = Callable[[str, Line, deque[str]], None]
 
 
 class Logs:
-    """The logs of a job.
-
-    Attributes:
-        metrics: The latest number of each name in progress lines.
-    """
+    """The logs of a job."""
 
     def __init__(
         self,

@@ -23,11 +23,7 @@ from ddpipe.launching.pod_history import PodHistory
 
 
 class Observer:
-    """Watches one job, and has its present state.
-
-    Attributes:
-        gone: The last state of the job, once it is deleted.
-    """
+    """Watches one job, and has its present state."""
 
     def __init__(
         self,

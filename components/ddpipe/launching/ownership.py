@@ -43,13 +43,7 @@ _FEW = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundJob:
-    """A job on the cluster that ddpipe created.
-
-    Attributes:
-        state: Its latest condition: Created, Running, Succeeded, Failed; Active if it has none.
-        run_over: Whether its run has ended; None if that was not asked for, or cannot be known.
-        kept: Whether it has ended and is kept on purpose.
-    """
+    """A job on the cluster that ddpipe created."""
 
     kind: str
     name: str
@@ -57,7 +51,7 @@ class FoundJob:
     uid: str
     owner: Owner
     created: str
-    state: str
+    state: str  # its latest condition; Active if it has none
     run_over: bool | None
     kept: bool
 

@@ -40,29 +40,17 @@ KEY = "DDPIPE_RESULT_KEY"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What was launched, for every later kernel.
-
-    Attributes:
-        name: Name of the launch.
-        work: Name of the function or the script.
-        sha256: SHA-256 of the packed call.
-        backend: Where it runs: "local", or the kind of job.
-        nodes: Number of pods.
-        processes: Ranks per pod; 0 means one per GPU, or one.
-        namespace: Namespace of the job; empty until its launcher has found out the account's own.
-        options: Options of the job, without those in `PRIVATE`.
-        private: Names of the private options that were given.
-    """
+    """What was launched, for every later kernel."""
 
     name: str
     work: str
     sha256: str
     backend: str
     nodes: int
-    processes: int
-    namespace: str = ""
+    processes: int  # ranks per pod; 0 means one per GPU, or one
+    namespace: str = ""  # until the launcher has found out the account's own
     options: Mapping[str, Any] = field(default_factory=dict)
-    private: tuple[str, ...] = ()
+    private: tuple[str, ...] = ()  # names of the options in `PRIVATE` that were given
 
     def write(self, folder: Store) -> None:
         """Write the record into the launch's folder."""

@@ -36,12 +36,7 @@ _OWNER_ONLY = 0o600
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """What the store must not hold.
-
-    Attributes:
-        key: Key of the result's seal, in hex; empty if it is not known on this machine.
-        options: Options of the job that may hold passwords.
-    """
+    """What the store must not hold."""
 
     key: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)

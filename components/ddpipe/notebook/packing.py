@@ -36,15 +36,11 @@ Work = Callable[..., object] | str | Path
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A packed function or script.
-
-    Attributes:
-        content: A header, which is a line of JSON, then the pickled function or the script.
-    """
+    """A packed function or script."""
 
     name: str
     source: str
-    content: bytes
+    content: bytes  # a header, which is a line of JSON, then the pickled function or the script
 
     @property
     def sha256(self) -> str:
