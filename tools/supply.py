@@ -57,7 +57,7 @@ HEAD = """# Supply chain
 
 Written by `make audit`; do not edit.
 
-Every package of an image is pinned by version and SHA-256 in a lock, and installed with `--require-hashes`.
+Every package of an image is pinned by version and SHA-256 in a lock, and is installed only if they match.
 Data sets that ddpipe downloads come over https and are compared with their SHA-256. Each image has its bill
 of materials, as CycloneDX, in `/usr/share/doc/ddpipe/sbom.json`, beside LICENSE and NOTICE. The packages of
 the base image are Debian's: scanners of images read them. `make images` resolves the base to its digest once,
