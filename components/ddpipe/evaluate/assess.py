@@ -35,18 +35,12 @@ from ddpipe.storage import open_store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """A model as it is evaluated.
-
-    Attributes:
-        signature: Its temperature and thresholds count if the model `is_whole`.
-        seen: Hashes of what it was trained on; None if that is not known.
-        warnings: What is not known of it.
-    """
+    """A model as it is evaluated; temperature and thresholds of its signature count if it `is_whole`."""
 
     answer: Answer
     signature: Signature
     epoch: int
-    seen: Hashes | None
+    seen: Hashes | None  # what it was trained on, if that is known
     is_whole: bool
     warnings: tuple[str, ...] = ()
 

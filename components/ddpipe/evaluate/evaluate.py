@@ -47,12 +47,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A split as a model sees it, in the samples' order.
-
-    Attributes:
-        logits: Shape (samples, classes).
-        groups: Shape (samples,): equal numbers belong together; None: each sample is on its own.
-    """
+    """A split as a model sees it: logits, shape (samples, classes), labels, and groups of samples."""
 
     logits: npt.NDArray[np.float32]
     labels: npt.NDArray[np.int64]

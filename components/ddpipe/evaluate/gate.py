@@ -192,13 +192,8 @@ def compare(
     metric = spec.gate_metric
     low, high = gain_interval(candidate, champion, metric, groups)
     right, was_right = candidate.right, champion.right
-    pairs = zip(
-        classes,
-        candidate.truth.sum(axis=0).tolist(),
-        _by_class(candidate),
-        _by_class(champion),
-        strict=True,
-    )
+    support = candidate.truth.sum(axis=0).tolist()
+    pairs = zip(classes, support, _by_class(candidate), _by_class(champion), strict=True)
     return Comparison(
         candidate=METRICS[metric].of(candidate),
         champion=METRICS[metric].of(champion),
@@ -211,8 +206,8 @@ def compare(
         only_champion=int((was_right & ~right).sum()),
         both_wrong=int((~right & ~was_right).sum()),
         classes=tuple(
-            ClassPair(name=name, support=support, candidate=now, champion=before)
-            for name, support, now, before in pairs
+            ClassPair(name=name, support=count, candidate=now, champion=before)
+            for name, count, now, before in pairs
         ),
         slices=tuple(
             ClassPair(

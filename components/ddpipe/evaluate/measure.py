@@ -48,16 +48,10 @@ def measure(
     thresholds: Thresholds | None = None,
     groups: IntArray | None = None,
 ) -> Metrics:
-    """Everything that we say about a model on one split.
+    """Everything that we say about a model on one split; thresholds of labels are from another split.
 
-    Args:
-        logits: Shape (samples, classes), finite.
-        labels: Multiclass: shape (samples,), values in 0..classes-1. Multilabel: 0 or 1, shape
-            (samples, classes).
-        classes: Names, in the order of the logits' columns.
-        task: "multiclass" or "multilabel".
-        thresholds: Multilabel: of each label, as `best_thresholds` chose them on another split.
-        groups: Shape (samples,): samples with equal numbers belong together; None: each is on its own.
+    Logits, shape (samples, classes), are finite; labels are classes, shape (samples,), or 0 and 1, shape
+    (samples, labels). Samples with equal numbers in `groups`, shape (samples,), belong together.
     """
     kind, cuts = TASKS[task], thresholds or [None] * len(classes)
     answers = Answers.of(kind, logits, labels, cuts)

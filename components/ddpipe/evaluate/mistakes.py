@@ -20,21 +20,14 @@ MOST = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mistake:
-    """A wrong answer.
-
-    Attributes:
-        true: Name of its class; multilabel: of the label, if it is there.
-        said: Name of the class that the model chose; multilabel: of the label, if the model says it is there.
-        confidence: The model's probability of the class that it chose; multilabel: that the label is there.
-        expected: Its probability of the true class; multilabel: the label's threshold.
-    """
+    """A wrong answer: about the class of an image, or about a label that is there or not."""
 
     sample_id: str
     image: npt.NDArray[np.uint8]
-    true: str | None
-    said: str | None
-    confidence: float
-    expected: float
+    true: str | None  # the class; the label, if it is there
+    said: str | None  # the class that the model chose; the label, if the model says that it is there
+    confidence: float  # probability of that class; that the label is there
+    expected: float  # probability of the true class; the label's threshold
 
 
 class WrongAnswer(NamedTuple):

@@ -34,11 +34,7 @@ THUMBNAIL = 192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """The content of a report; an evaluation that is not part of a run has no record of a training.
-
-    `since` is the earlier run, and when it ended, whose model this run took over, as nothing had changed.
-    `data_page` is the report on the data, from where the page is.
-    """
+    """The content of a report; an evaluation that is not part of a run has no record of a training."""
 
     run: str
     title: str
@@ -50,9 +46,9 @@ class RunRecord:
     curves: Mapping[str, ClassCurves] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
     package: ModelPackage | None = None
-    since: str = ""
+    since: str = ""  # the run, and when it ended, whose model this one took over, as nothing had changed
     gate: Gate | None = None
-    data_page: str = ""
+    data_page: str = ""  # the report on the data, from where the page is
 
 
 def gather(

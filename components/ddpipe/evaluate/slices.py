@@ -159,9 +159,8 @@ def slice_scores(
 ) -> tuple[SliceScore, ...]:
     """How good a model is on each slice by the score of this name, in the order of `Slicing.each`.
 
-    An average over classes is over those that the slice defines, and is compared with the whole split's over
-    the same classes: a site without a rare finding is not better for that. Samples with equal numbers in
-    `groups`, shape (samples,), belong together.
+    An average is over the classes that the slice defines, and is compared with the whole split's over the
+    same ones: a site without a rare finding is not better for that. `groups`, shape (samples,), as elsewhere.
     """
     metric = METRICS[name]
 

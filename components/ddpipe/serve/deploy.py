@@ -231,17 +231,13 @@ class ServingObject:
 def objects(options: DeployOptions, model: str, namespace: str, *, kserve: bool) -> tuple[ServingObject, ...]:
     """Everything that serves a model; the one whose rollout is followed comes first."""
     labels = {APP: options.service, MANAGER: "ddpipe"}
-    metadata = {
-        "name": options.service,
-        "namespace": namespace,
-        "labels": labels,
-        "annotations": {MODEL: model},
-    }
+    about = {"labels": labels, "annotations": {MODEL: model}}
+    metadata = {"name": options.service, "namespace": namespace, **about}
     pod = _pod(options, model)
     if kserve:
         predictor = {**pod, "minReplicas": options.replicas, "maxReplicas": options.replicas}
         return (_object(INFERENCE_SERVICES, metadata, {"predictor": predictor}),)
-    template = {"metadata": {"labels": labels, "annotations": {MODEL: model}}, "spec": pod}
+    template = {"metadata": about, "spec": pod}
     deployment = {
         "replicas": options.replicas,
         "selector": {"matchLabels": {APP: options.service}},

@@ -72,13 +72,8 @@ def look(cluster: Cluster, made: Mapping[str, Any], *, kserve: bool) -> RolloutS
 
 def ready_pod(cluster: Cluster, made: Mapping[str, Any]) -> str:
     """A ready pod of a Deployment that runs its present arguments and is not ending; empty for none."""
-    pods = _new_pods(cluster, made, kserve=False)
-    names = (
-        pod["metadata"]["name"]
-        for pod in pods
-        if _is_ready(pod) and "deletionTimestamp" not in pod["metadata"]
-    )
-    return next(names, "")
+    metadata = (pod["metadata"] for pod in _new_pods(cluster, made, kserve=False) if _is_ready(pod))
+    return next((one["name"] for one in metadata if "deletionTimestamp" not in one), "")
 
 
 def _new_pods(cluster: Cluster, made: Mapping[str, Any], *, kserve: bool) -> list[dict[str, Any]]:
@@ -123,9 +118,8 @@ def _conditions(found: Mapping[str, Any]) -> str:
 
 
 def _text(state: Mapping[str, Any]) -> str:
-    return ": ".join(filter(None, (state.get("reason"), (state.get("message") or "").strip())))[
-        -LONGEST_TEXT:
-    ]
+    parts = (state.get("reason"), (state.get("message") or "").strip())
+    return ": ".join(filter(None, parts))[-LONGEST_TEXT:]
 
 
 def _is_ready(pod: Mapping[str, Any]) -> bool:
@@ -160,12 +154,7 @@ def probe(cluster: Cluster, target: str, name: str, model: str) -> ProbeResult:
         return ProbeResult(None, "its package holds no answer to the test pattern: export it again")
     signature = read_json(folder, SIGNATURE, Signature.from_dict, FORMAT)
     pixels = pattern_of(signature.shape)
-    tensor = {
-        "name": INPUT,
-        "datatype": "UINT8",
-        "shape": list(pixels.shape),
-        "data": pixels.ravel().tolist(),
-    }
+    tensor = {"name": INPUT, "datatype": "UINT8", "shape": [*pixels.shape], "data": pixels.ravel().tolist()}
     try:
         answer = cluster.create(f"{target}/proxy/v2/models/{name}/infer", {"inputs": [tensor]})
     except Refused as error:

@@ -194,8 +194,6 @@ class Requests:
             self._began[get_ident()] = time.monotonic()
             try:
                 return function(), None
-            except HTTPException as error:
-                return None, (error.status_code, error.detail)
             except protocol.WrongRequest as error:
                 return None, (error.status, str(error))
             except DdpipeError as error:
@@ -213,7 +211,7 @@ class Requests:
         given = list(images)
         for at, image in enumerate(given):
             if isinstance(image, bytes) and (pixels := pixels_of(image)) > MOST_PIXELS:
-                raise HTTPException(413, f"image {at} has {pixels:,} pixels, more than {MOST_PIXELS:,}")
+                raise protocol.TooLarge(f"image {at} has {pixels:,} pixels, more than {MOST_PIXELS:,}")
         found = self.model.predict(given)
         self._images.inc(sum(not one.problem for one in found))
         return found

@@ -7,8 +7,9 @@ import lzma
 import re
 import tarfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from unicodedata import normalize
 
@@ -137,16 +138,13 @@ def inflated(data: bytes, most: int) -> bytes:
 
     tarfile would unpack as many bytes for the name of a file as a header says.
     """
-    openers = {b"\x1f\x8b": _gunzip, b"BZh": bz2.BZ2Decompressor, b"\xfd7zXZ": lzma.LZMADecompressor}
+    gunzip: Callable[[], Any] = partial(zlib.decompressobj, 16 + zlib.MAX_WBITS)
+    openers = {b"\x1f\x8b": gunzip, b"BZh": bz2.BZ2Decompressor, b"\xfd7zXZ": lzma.LZMADecompressor}
     for start, opener in openers.items():
         if data.startswith(start):
             content: bytes = opener().decompress(data, most)
             return content
     return data
-
-
-def _gunzip() -> Any:  # noqa: ANN401 - zlib does not name the class
-    return zlib.decompressobj(16 + zlib.MAX_WBITS)
 
 
 def error_for_source(which: str, seen: str, do: str) -> SourceError:

@@ -30,6 +30,7 @@ from PIL import Image
 from samples import an_image
 
 from ddpipe.errors import ParameterError
+from ddpipe.model.session import Session
 from ddpipe.serve import server as server_module
 from ddpipe.serve.predictor import Predictor, load_model
 from ddpipe.serve.server import LARGEST_BODY, Connection, Server
@@ -365,7 +366,7 @@ def test_large_images_are_decoded_one_after_the_other(
 
 def test_a_server_whose_request_hangs_is_not_alive(model: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "LONGEST", 0.05)
-    monkeypatch.setattr(Predictor, "logits", lambda _model, images: (sleep(1), np.zeros((len(images), 3)))[1])
+    monkeypatch.setattr(Session, "__call__", lambda _model, images: (sleep(1), np.zeros((len(images), 3)))[1])
     for url in _running(Server(model, "toys", queue=4)):
         with ThreadPoolExecutor() as pool:
             asked = pool.submit(infer, url, pixels(np.zeros((1, *SHAPE), np.uint8)))
