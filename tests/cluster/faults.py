@@ -947,6 +947,65 @@ fault("values with dollar signs arrive as they are given", words=(r"] right: pa\
 )
 
 
+_LARGE = [option for number in range(16) for option in ("--env", f"V{number}={'x' * 100_000}")]
+fault("an object that the cluster cannot store", code=44, words=("more than the 1.5", "V9"), jobs_ever=0)(
+    fails(BRIEF, *_LARGE)
+)
+fault(
+    "the same, with --preflight warn",
+    code=52,
+    words=("HTTP 500 etcdserver: request is too large. Put large values into",),
+    jobs_ever=0,
+    # For a Job the API server tries again, and finds that the labels of its first attempt do not fit.
+    unlike={"indexedjob": {"words": ("more than the 1.5", "the cluster rejected the request")}},
+)(fails(BRIEF, *_LARGE, "--preflight", "warn"))
+_WRONG = '{"tolerations": [{"key": "a", "operator": "Often"}]}'
+fault("pods that the API refuses: a wrong operator", code=44, words=("Often",), jobs_ever=0)(
+    fails(BRIEF, "--patch", f'{{"spec": {_WRONG}}}')
+)
+
+
+@fault(
+    "somebody asks for no pods",
+    code=53,
+    words=("somebody changed the number of its pods from 2 to 0", "it asks for 0 of 2 pods"),
+    unplayable=dict.fromkeys(("trainjob", "pytorchjob"), "it has no parallelism"),
+)
+def none_wanted(place: Place) -> Ended:
+    step = running(place, LONG, "--deadlines", "scheduled=3")
+    place.patch(place.jobs_path(JOB_NAME), {"spec": {"parallelism": 0}})
+    return step.end(90)
+
+
+@fault("the login plugin of the kubeconfig fails", code=41, words=("login plugin", "no ticket"), jobs_ever=0)
+def plugin_fails(place: Place) -> Ended:
+    config = json.loads(place.kubeconfig.read_text())
+    plugin = {"command": "sh", "args": ["-c", "echo no ticket >&2; exit 7"]}
+    kind = {"apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never"}
+    config["users"][0]["user"] = {"exec": {**kind, **plugin}}
+    place.kubeconfig.write_text(json.dumps(config))
+    return launch(place, BRIEF).end()
+
+
+@fault("the kubeconfig names another server", code=41, words=("https://127.0.0.1:9", "refused"), jobs_ever=0)
+def wrong_server(place: Place) -> Ended:
+    config = json.loads(place.kubeconfig.read_text())
+    config["clusters"][0]["cluster"] = {"server": "https://127.0.0.1:9"}
+    place.kubeconfig.write_text(json.dumps(config))
+    return launch(place, BRIEF).end()
+
+
+@fault("the launcher's clock is an hour ahead, and it adopts", words=("adopted",))
+def clock_ahead(place: Place) -> Ended:
+    limit = ("--deadlines", "finished=600")
+    running(place, "sleep 10", *limit).kill()
+    ahead = place.kubeconfig.parent / "ahead"
+    ahead.mkdir()
+    code = "import time\n_now = time.time\ntime.time = lambda: _now() + 3600\n"
+    (ahead / "sitecustomize.py").write_text(code)
+    return launch(place, "sleep 10", *limit, PYTHONPATH=str(ahead)).end()
+
+
 @fault("suspended, then resumed: the clock stands still", words=("suspended",))
 def suspended(place: Place) -> Ended:
     step = running(place, "sleep 5", "--deadlines", "finished=40", "--deadlines", "scheduled=40")

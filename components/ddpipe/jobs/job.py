@@ -33,16 +33,12 @@ QUEUE = "kueue.x-k8s.io/queue-name"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingJob(LaunchOptions):
-    """One training job of any kind: what was chosen about it, and what it is.
-
-    Attributes:
-        finished_ttl: Seconds after which the cluster itself removes the finished job.
-        hidden: Variables of the pods that who may read pods must not see: the job owns a Secret with them.
-    """
+    """One training job of any kind: what was chosen about it, and what it is."""
 
     owner: Owner
     namespace: str
-    finished_ttl: int = 24 * 3600
+    finished_ttl: int = 24 * 3600  # seconds until the cluster itself removes the finished job
+    # Variables that who may read pods must not see: the job owns a Secret with them.
     hidden: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property

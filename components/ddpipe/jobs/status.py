@@ -61,18 +61,7 @@ Run = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """One pod.
-
-    Attributes:
-        began: When its container first ran, in seconds since 1970, as far as the pod shows it; 0 before.
-        over: Whether the pod has ended for good; a container alone may start again.
-        removed: Who took the pod away before its work was done; empty if nobody did.
-        removed_at: When its deletion was requested, in seconds since 1970; 0 if it was not.
-        has_begun: Whether its container runs or ran, in its present run.
-        waiting: Why the container does not run, as "Reason: message"; empty if it does.
-        previous: How the container before the last restart ended.
-        beside: The containers of the pod that still run, apart from the one that trains.
-    """
+    """One pod."""
 
     rank: str
     pod: str
@@ -80,19 +69,19 @@ class Replica:
     uid: str
     node: str
     created: float
-    began: float
+    began: float  # when its container first ran, as far as the pod shows it; 0 before
     stage: Stage
-    over: bool
-    removed: str
-    removed_at: float
+    over: bool  # the pod has ended for good; a container alone may start again
+    removed: str  # who took the pod away before its work was done; empty if nobody did
+    removed_at: float  # when its deletion was requested; 0 if it was not
     grace: float
-    has_begun: bool
-    waiting: str
+    has_begun: bool  # its container runs or ran, in its present run
+    waiting: str  # why the container does not run, as "Reason: message"; empty if it does
     restarts: int
     ending: Ending | None
-    previous: Ending | None
+    previous: Ending | None  # of the container before the last restart
     memory: str
-    beside: str = ""
+    beside: str = ""  # the containers that still run, apart from the one that trains
 
     @property
     def failure(self) -> Ending | None:

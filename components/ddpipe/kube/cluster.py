@@ -40,15 +40,7 @@ class Unanswered(ApiError):
 
 
 class Refused(ApiError):
-    """The server answered with an error status.
-
-    Attributes:
-        status: HTTP status.
-        reason: The API's keyword for it: NotFound, AlreadyExists, Expired.
-        message: The server's message.
-        named: The object that the refusal is about; empty when not even its kind exists.
-        retry_after: Seconds that the server asks to wait; 0 if it does not say.
-    """
+    """The server answered with an error status."""
 
     def __init__(
         self, status: int, reason: str, message: str, named: str = "", retry_after: float = 0

@@ -46,21 +46,14 @@ Message = Picture | Trouble
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchSource:
-    """What to watch.
-
-    Attributes:
-        concerns: Which of the selected objects count: the others are neither kept nor posted, for what
-            selectors cannot express. A change of theirs costs no more than its parsing.
-        optional: Without the right to see it, the watch ends silently.
-        bookmarked: The server sends bookmarks for it; of events it keeps no cache, and sends none.
-    """
+    """What to watch."""
 
     name: str
     path: str
     select: Query
-    concerns: Callable[[Object], bool] = lambda _: True
-    optional: bool = False
-    bookmarked: bool = True
+    concerns: Callable[[Object], bool] = lambda _: True  # which count: for what selectors cannot express
+    optional: bool = False  # without the right to see it, the watch ends silently
+    bookmarked: bool = True  # of events the server keeps no cache, and sends no bookmarks
 
 
 def start(cluster: Cluster, source: WatchSource, post: Callable[[Message], None], stop: Event) -> None:

@@ -74,13 +74,10 @@ class Limits:
     creates it again with another number of pods notes on it how long its step has worked.
 
     None of them counts while the job is suspended, or cannot be seen.
-
-    Attributes:
-        worked: For how long the job has worked, in earlier jobs of this launch too.
     """
 
     deadlines: Deadlines
-    worked: float = 0
+    worked: float = 0  # for so long the job has worked, in earlier jobs of this launch too
     _has_worked: bool = False
     _stage: Stage = Stage.RECONCILED
     _spent: float = 0

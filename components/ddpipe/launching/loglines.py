@@ -167,18 +167,12 @@ class _Unfinished:
 
 @dataclass(slots=True)
 class Mark:
-    """How far a log was read.
+    """How far a log was read."""
 
-    Attributes:
-        first: The time of its first line, which identifies it: no two containers write in one nanosecond.
-        repeats: How many lines in a row have that time.
-        latest: The latest time of all, later than `last` after the node's clock was set back.
-    """
-
-    first: Instant | None = None
+    first: Instant | None = None  # identifies the log: no two containers write in one nanosecond
     last: Instant | None = None
-    repeats: int = 0
-    latest: Instant | None = None
+    repeats: int = 0  # lines in a row that have the time of the last
+    latest: Instant | None = None  # later than `last` after the node's clock was set back
 
     @property
     def since(self) -> dict[str, str]:

@@ -294,16 +294,13 @@ class _RunLog:
     """The log of one run of a container: read to an end that came after the container's.
 
     Until then an end of the log may be only a cut.
-
-    Attributes:
-        is_unsure: Whether a log was read to an end that may be the next run's: no line shows whose it is.
     """
 
     def __init__(self, pod: PodLog, number: int, earlier: Iterable[Mark]) -> None:
         self._pod, self.number = pod, number
         self._earlier = list(earlier)
         self.mark = Mark()
-        self.is_unsure = False
+        self.is_unsure = False  # read to an end that may be the next run's: no line shows whose it is
         self._has_ended = self._is_previous = False
         self._end: Instant | None = None
 

@@ -23,6 +23,7 @@ from ddpipe.kube.resources import (
     ACCOUNTS,
     CLAIMS,
     CONFIGS,
+    JOBS,
     PODS,
     QUEUES,
     QUOTAS,
@@ -162,20 +163,25 @@ def _dry_run(
 def _dry_run_of_pod(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iterator[Problem]:
     """What would reject the pods, which the job's object only has as a template: policies, limits, webhooks.
 
-    An account that may not create pods sees nothing of this before the job's controller is refused.
+    An account that may not create pods has them judged as the template of a Job: their fields, at least.
     """
-    pod = backend.pod(job)
-    name = {"name": f"{job.name}-0", "namespace": job.namespace}
-    body = {"apiVersion": "v1", "kind": "Pod", **pod, "metadata": {**pod["metadata"], **name}}
-    try:
-        cluster.create(PODS.path(job.namespace), body, {"dryRun": "All"})
-    except Refused as error:
-        # Quotas are judged for the whole job; and a webhook may not take part in a dry run.
-        passing = "cannot create resource|exceeded quota|dry ?run|failed calling webhook"
-        if error.status not in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT} and not re.search(
-            passing, error.message
-        ):
-            yield f"the cluster rejects the job's pods: {error.message}"
+    pod, name = backend.pod(job), {"name": f"{job.name}-0", "namespace": job.namespace}
+    body = {**pod, "metadata": {**pod["metadata"], **name}}
+    inner = {**pod, "spec": {**pod["spec"], "restartPolicy": "Never"}}
+    for resource, sent in ((PODS, body), (JOBS, {"metadata": name, "spec": {"template": inner}})):
+        kind = {"apiVersion": resource.api_version, "kind": resource.kind}
+        try:
+            cluster.create(resource.path(job.namespace), {**kind, **sent}, {"dryRun": "All"})
+        except Refused as error:
+            if "cannot create resource" in error.message:
+                continue
+            # Quotas are judged for the whole job, and a webhook may not take part in a dry run. Of a Job
+            # only the fields count: it is not what will be created.
+            passing = re.search("exceeded quota|dry ?run|failed calling webhook", error.message)
+            is_judged = error.status not in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT} and not passing
+            if is_judged and (resource is PODS or error.status == HTTPStatus.UNPROCESSABLE_ENTITY):
+                yield f"the cluster rejects the job's pods: {error.message}"
+        return
 
 
 def _dropped(sent: Any, kept: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - JSON

@@ -66,23 +66,14 @@ _MISSING = ("not found", "references non-existent")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall:
-    """A state that keeps a pod, or the job as a whole, from running.
+    """A state that keeps a pod, or the job as a whole, from running."""
 
-    Attributes:
-        key: Distinguishes it from others, and from itself after some progress.
-        kind: Stalls of several pods that are reported together have the same.
-        is_certain: Whether it cannot pass by itself; None if its message does not show that.
-        is_new_attempt: Whether it is the end of an attempt, rather than the wait for the next.
-        attempts: How many attempts must have failed before an uncertain one is given up.
-        error: (number of other pods in the same state) -> what is reported.
-    """
-
-    key: tuple[object, ...]
-    kind: str
-    is_certain: bool | None
-    error: Callable[[int], LaunchError]
-    is_new_attempt: bool = True
-    attempts: int = 1
+    key: tuple[object, ...]  # differs from that of others, and from its own after some progress
+    kind: str  # stalls of several pods that are reported together have the same
+    is_certain: bool | None  # whether it cannot pass by itself; None if its message does not show that
+    error: Callable[[int], LaunchError]  # with the number of other pods in the same state
+    is_new_attempt: bool = True  # the end of one, rather than the wait for the next
+    attempts: int = 1  # so many must have failed before an uncertain one is given up
 
 
 @dataclass(slots=True)

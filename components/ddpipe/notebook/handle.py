@@ -65,12 +65,7 @@ class Status:
 
 
 class Handle:
-    """A launch: its status, its log, its result.
-
-    Attributes:
-        name: Name of the launch; `attach` finds it.
-        uri: Its folder.
-    """
+    """A launch: its status, its log, its result."""
 
     def __init__(self, launched: Launch, folder: Store, machine: Machine) -> None:
         self.name, self.uri = launched.name, folder.uri

@@ -381,3 +381,16 @@ def test_pods_are_tried_before_a_job_is_created(message: str, *, is_problem: boo
     server.fail(lambda request: request.method == "POST" and request.path == PODS, Refused(403, "", message))
     problems = list(preflight._dry_run_of_pod(server, job, BACKEND))
     assert problems == [f"the cluster rejects the job's pods: {message}"] * is_problem
+
+
+@pytest.mark.parametrize(("status", "is_problem"), [(422, True), (403, False)])
+def test_an_account_that_may_not_create_pods_has_their_fields_tried_in_a_job(
+    status: int, *, is_problem: bool
+) -> None:
+    job, server = a_job(), a_server()
+    jobs = "/apis/batch/v1/namespaces/team/jobs"
+    forbidden = Refused(403, "Forbidden", 'pods is forbidden: User "me" cannot create resource "pods"')
+    wrong = Refused(status, "", "spec.template.spec.tolerations[0].operator: Unsupported value")
+    server.fail(lambda request: request.method == "POST" and request.path == PODS, forbidden)
+    server.fail(lambda request: request.method == "POST" and request.path == jobs, wrong)
+    assert len(list(preflight._dry_run_of_pod(server, job, BACKEND))) == is_problem
