@@ -14,6 +14,15 @@ MATRIX_HEAD = """# What happens when something goes wrong
 `pytest tests/cluster/test_faults.py --matrix docs/faults.md` injects these faults on a cluster. *Right*: the
 step succeeded or failed as the training did, the cause is named, and nothing is left behind except what
 `tests/cluster/faults.py` lists. The seconds are those until the launcher ended.
+
+Public reports about other launchers that rows of the matrix, or of `faults.py`, repeat with each kind of job:
+
+| report | repeated by | outcome |
+| --- | --- | --- |
+| argo-workflows 1186, 2936, 4065, flyte 363 | an object that the cluster cannot store | refused in 3 s |
+| trainer 707, 2363 | pods that the API refuses: a wrong operator | refused with the field, nothing created |
+| trainer 1509, 1593 | somebody scales the job to one pod | failed, and the change is named |
+| airflow 39625, 39693 | a sidecar never ends | succeeds 60 s after its ranks |
 """
 
 _CASE = re.compile(r"::test_fault\[(\w+): (.+)\]$")
