@@ -171,7 +171,7 @@ class DatasetManifest:
         if not isinstance(fields, dict) or "schema" not in fields:
             raise _no_manifest(origin, "it has no schema")
         check_schema(fields, WHOLE_SCHEMA, origin)
-        if fields["schema"] not in {SCHEMA, WHOLE_SCHEMA}:
+        if fields["schema"] not in (SCHEMA, WHOLE_SCHEMA):  # a tuple: the value may be of any type
             raise DatasetError(
                 what="a dataset cannot be read",
                 which=origin,

@@ -114,6 +114,8 @@ def test_an_older_schema_says_what_to_do() -> None:
     """Even though its fields are not ours."""
     with pytest.raises(DatasetError, match=r"schema 1, this ddpipe .*again with this ddpipe"):
         DatasetManifest.from_json(json.dumps({"schema": SCHEMA - 1, "unheard": "of"}))
+    with pytest.raises(DatasetError, match="it has schema"):
+        DatasetManifest.from_json('{"schema": {}}')
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", '"schema"', "{}", "not json", b"\xff\x00"])
