@@ -69,7 +69,7 @@ def data_report_html(manifest: DatasetManifest, store: Store) -> str:
             totals=totals,
             total=sum(totals),
             size=shown_size(manifest.shape),
-            proportions=list(proportions(shapes, target_of(encoding))) if encoding else [],
+            proportions=list(proportions(shapes, encoding)) if encoding else [],
             shape=how_shaped(encoding, shapes) if encoding else "",
             whole="fit" in encoding,
             location=origin(manifest, store).get("location"),
@@ -88,7 +88,7 @@ def data_report_html(manifest: DatasetManifest, store: Store) -> str:
     return with_contents(page)
 
 
-def proportions(shapes: Sizes, target: tuple[int, int]) -> Iterator[Mapping[str, Any]]:
+def proportions(shapes: Sizes, encoding: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """The bars of a histogram of width to height, each with an image and what is kept of it, to be drawn."""
     bars: dict[int, Counter[tuple[int, int]]] = defaultdict(Counter)
     for size, count in shapes.items():
@@ -96,16 +96,15 @@ def proportions(shapes: Sizes, target: tuple[int, int]) -> Iterator[Mapping[str,
     most = max(bar.total() for bar in bars.values()) if bars else 0
     for _, bar in sorted(bars.items()):
         (size, _), *others = bar.most_common()
-        image, frame = np.array(size), np.array(target)
-        scales = {"kept": (frame / image).min(), "cropped": (frame / image).max()}
-        drawn = {name: image * scale for name, scale in scales.items()}
-        unit = BOX / max(*frame, *drawn["cropped"])
+        image, frame = np.array(size), np.array(target_of(encoding))
+        image = image * ((frame / image).min() if "fit" in encoding else (frame / image).max())
+        unit = BOX / max(*frame, *image)
         yield {
             "size": shown_size(size) + (f" and {len(others):,} other sizes" if others else ""),
             "count": bar.total(),
             "share": bar.total() / most,
             "frame": tuple((frame * unit).round(1).tolist()),
-            **{name: tuple((sides * unit).round(1).tolist()) for name, sides in drawn.items()},
+            "image": tuple((image * unit).round(1).tolist()),
         }
 
 
