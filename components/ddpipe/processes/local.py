@@ -87,7 +87,7 @@ def _first_error(folder: Path, stderr: str, code: int, *, stopped: bool) -> Ddpi
         return Interrupted(
             what="the work was interrupted",
             which="the processes on this machine",
-            seen="stopped before there was anything to save",
+            seen="no process reported what it saved" if code else "the stop came when they were done",
             do="Run the same command again.",
         )
     return ReplicaFailed(

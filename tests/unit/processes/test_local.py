@@ -70,6 +70,17 @@ def test_stopped_rank_is_no_failure(tmp_path: Path) -> None:
     assert isinstance(_first_error(tmp_path, KILLED, -15, stopped=True), Interrupted)
 
 
+@pytest.mark.parametrize(
+    ("code", "seen"), [(0, "the stop came when they were done"), (-15, "no process reported what it saved")]
+)
+def test_a_stop_after_the_end_does_not_claim_that_nothing_was_saved(
+    tmp_path: Path, code: int, seen: str
+) -> None:
+    error = _first_error(tmp_path, "", code, stopped=True)
+    assert isinstance(error, Interrupted)
+    assert error.seen == seen
+
+
 def test_silent_end_shows_the_last_lines(tmp_path: Path) -> None:
     error = _first_error(tmp_path, "\n".join(f"line {number}" for number in range(100)), 2, stopped=False)
     assert isinstance(error, ReplicaFailed)
