@@ -130,5 +130,5 @@ def test_command_writes_a_page_with_slices(run: Path, tmp_path: Path) -> None:
 
 
 def test_slices_need_a_table(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(ParameterError, match="need each other"):
+    with pytest.raises(ParameterError, match="no table was given"):
         assess(str(run / "model"), _dataset(run), str(tmp_path), "test", EvaluateSpec(slice_columns=["a"]))

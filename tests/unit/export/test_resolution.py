@@ -25,13 +25,13 @@ SIDE = 28
 
 @pytest.fixture(scope="module")
 def photographs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Smooth pictures of two colors, 112 by 130 pixels; the folder and the manifest."""
+    """Smooth pictures of two colors, 120 by 112 pixels; the folder and the manifest."""
     folder, random = tmp_path_factory.mktemp("photographs"), np.random.default_rng(0)
     for name, color in (("blue", (40, 60, 200)), ("red", (200, 60, 40))):
         (folder / "raw" / name).mkdir(parents=True)
         for number in range(20):
             coarse = random.integers(-30, 30, (7, 8, 3)) + np.array(color)
-            picture = Image.fromarray(coarse.clip(0, 255).astype(np.uint8)).resize((130, 112))
+            picture = Image.fromarray(coarse.clip(0, 255).astype(np.uint8)).resize((120, 112))
             picture.save(folder / "raw" / name / f"{number}.png")
     spec = PrepareSpec(source="folder", source_path=str(folder / "raw"), store=str(folder / "store"))
     return folder, prepare(spec).manifest_uri

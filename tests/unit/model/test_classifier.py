@@ -165,7 +165,7 @@ def test_name_unknown_to_torchvision_is_rejected_with_near_ones() -> None:
 @pytest.mark.parametrize(("name", "smallest"), [("digits-cnn", 4), ("lenet", 12), ("simple-cnn", 10)])
 def test_images_too_small_for_a_network_are_refused(name: str, smallest: int) -> None:
     build(name, (smallest, smallest, 1), 10)
-    with pytest.raises(ParameterError, match=f"{smallest - 1}x{smallest} pixels"):
+    with pytest.raises(ParameterError, match=f"{smallest}x{smallest - 1} pixels"):
         build(name, (smallest - 1, smallest, 1), 10)
 
 
@@ -245,7 +245,7 @@ def test_own_network_is_built_by_its_function(own_package: Path) -> None:
         ("nowhere_to_be_found:net", "No module named 'nowhere_to_be_found'"),
         ("networks_of_mine:no_network", "returned int, not a torch.nn.Module"),
         ("networks_of_mine:other_classes", r"for 2 images it returns \(2, 4\), not \(2, 3\)"),
-        ("networks_of_mine:other_size", "does not accept images of 4x6 pixels"),
+        ("networks_of_mine:other_size", "does not accept images of 6x4 pixels"),
         ("networks_of_mine:broken", r"KeyError: 'width' \(.*networks_of_mine.py, line 12: raise KeyError"),
     ],
 )
