@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, NoReturn
@@ -158,7 +159,12 @@ def name_of(number: int) -> str:
         return f"signal {number}"
 
 
-_KILLED = re.compile(r"rank\s*: (\d+).*\n\s*exitcode\s*: -(\d+) .*\n\s*error_file: <N/A>")
+_TIME = re.compile(r"time\s*: (\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d)")
+_KILLED = re.compile(
+    _TIME.pattern + r"\n.*\n\s*rank\s*: (\d+).*\n\s*exitcode\s*: -(\d+) .*\n\s*error_file: <N/A>"
+)
+_PATIENCE = timedelta(seconds=25)
+"""torchrun waits for 30 s from SIGTERM to SIGKILL when it ends the others; its times are whole seconds."""
 
 
 class Killed(NamedTuple):
@@ -171,9 +177,17 @@ class Killed(NamedTuple):
 def first_killed(report: str) -> Killed | None:
     """The first rank that a signal ended before it could write its error, if torchrun's report names one."""
     others, _, root = report.partition("Root Cause")  # torchrun names the first to fail last
-    found = (
-        Killed(int(rank), name_of(int(number)))
-        for rank, number in [*_KILLED.findall(root), *_KILLED.findall(others)]
-    )
-    # SIGTERM, and SIGKILL 30 seconds later, are how torchrun itself ends the others.
-    return next((killed for killed in found if killed.signal != "SIGTERM"), None)
+    began = _TIME.search(root)
+    for at, rank, number in [*_KILLED.findall(root), *_KILLED.findall(others)]:
+        # A rank that is stuck ends by torchrun's own SIGKILL, long after the one that noticed it.
+        by_torchrun = number == str(signal.SIGTERM.value) or (
+            began is not None and _moment(at) - _moment(began[1]) >= _PATIENCE
+        )
+        if not by_torchrun:
+            return Killed(int(rank), name_of(int(number)))
+    return None
+
+
+def _moment(text: str) -> datetime:
+    """The time in torchrun's report, in the machine's time zone."""
+    return datetime.strptime(text, "%Y-%m-%d_%H:%M:%S").astimezone()

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -127,13 +128,21 @@ def test_of_killed_ranks_the_first_is_reported() -> None:
 @pytest.mark.parametrize("first", [0, 1])
 def test_rank_that_reported_an_error_was_not_killed(tmp_path: Path, first: int) -> None:
     path = tmp_path / "error.json"
-    path.write_text(json.dumps({"message": {"message": "lost contact", "extraInfo": {"timestamp": 1}}}))
+    path.write_text(
+        json.dumps({"message": {"message": "lost contact", "extraInfo": {"timestamp": int(time.time())}}})
+    )
     assert first_killed(report({0: -6, 1: -9}, first=first, files={0: str(path)})) == (1, "SIGKILL")
 
 
 def test_what_torchrun_itself_ended_or_ended_itself_was_not_killed() -> None:
     assert first_killed(report({0: 1, 1: -15}, first=0)) is None
     assert first_killed("no report at all") is None
+
+
+def test_a_stuck_rank_that_torchrun_killed_is_not_the_cause() -> None:
+    """The other one reported it, and ended; torchrun waited for the stuck one, and killed it."""
+    assert first_killed(report({0: 1, 1: -9}, first=0, earlier=30)) is None
+    assert first_killed(report({0: 1, 1: -9}, first=0, earlier=3)) == (1, "SIGKILL")
 
 
 def test_signal_without_a_name_has_its_number() -> None:
