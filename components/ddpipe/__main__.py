@@ -24,27 +24,31 @@ from ddpipe.form import as_option, spelled
 from ddpipe.processes.machine import STOPS, clean_up_and_leave, search_rarely
 
 COMMANDS = {
-    "run": ("run", "Images to a model, on this machine."),
-    "tune": ("tune", "Search hyperparameters."),
-    "prepare": ("data", "Raw data to a dataset version."),
-    "data": ("data", "Dataset versions: ls, show, verify, diff."),
-    "train": ("run_steps", "Train a model on a dataset version."),
-    "evaluate": ("run_steps", "Score a run's model on the test split."),
-    "gate": ("run_steps", "Compare a run's model with the champion."),
-    "export": ("run_steps", "Export as safetensors and ONNX."),
-    "predict": ("serving", "Predict one image or tables of many."),
-    "serve": ("serving", "Answer predictions over HTTP."),
-    "deploy": ("serving", "Serve a model on the cluster."),
-    "models": ("models", "Versions of models: ls, show, promote."),
-    "compile": ("engine", "Write the pipelines' YAML packages."),
-    "submit": ("engine", "Run a package on Kubeflow Pipelines."),
-    "runs": ("runs", "Runs here and on a server: ls, show, stop."),
-    "doctor": ("engine", "Check what a package needs on a server."),
-    "schedule": ("schedule", "Run a package regularly."),
-    "launch": ("jobs", "Any image and command as a training job."),
-    "jobs": ("jobs", "Jobs on the cluster: ls, scale, clean-up."),
+    "run": ("run", "Images to a model, on this machine.", "run photos --minutes 10"),
+    "tune": ("tune", "Search hyperparameters.", "tune photos --search learning_rate --trials 20"),
+    "prepare": ("data", "Raw data to a dataset version.", "prepare photos"),
+    "data": ("data", "Dataset versions: ls, show, verify, diff.", "data show photos"),
+    "train": ("run_steps", "Train a model on a dataset version.", "train --dataset photos --processes 2"),
+    "evaluate": ("run_steps", "Score a run's model on the test split.", "evaluate --run first"),
+    "gate": ("run_steps", "Compare a run's model with the champion.", "gate --run first --gate-model photos"),
+    "export": ("run_steps", "Export as safetensors and ONNX.", "export --run first"),
+    "predict": ("serving", "Predict one image or tables of many.", "predict runs/first/model new.jpg"),
+    "serve": ("serving", "Answer predictions over HTTP.", "serve runs/first/model"),
+    "deploy": ("serving", "Serve a model on the cluster.", "deploy photos@champion --service photos"),
+    "models": ("models", "Versions of models: ls, show, promote.", "models ls"),
+    "compile": ("engine", "Write the pipelines' YAML packages.", "compile --output packages"),
+    "submit": ("engine", "Run a package on Kubeflow Pipelines.", "submit training --wait"),
+    "runs": ("runs", "Runs here and on a server: ls, show, stop.", "runs compare first second"),
+    "doctor": ("engine", "Check what a package needs on a server.", "doctor training"),
+    "schedule": ("schedule", "Run a package regularly.", "schedule ls"),
+    "launch": (
+        "jobs",
+        "Any image and command as a training job.",
+        "launch --image mine:1 -- torchrun train.py",
+    ),
+    "jobs": ("jobs", "Jobs on the cluster: ls, scale, clean-up.", "jobs ls"),
 }
-"""Commands in the order in which a newcomer needs them, with their file, and a help of at most 45 characters.
+"""Commands in the order in which a newcomer needs them: file, help of at most 45 characters, and an example.
 
 A file is imported when one of its commands is called: `launch` does not load what `prepare` needs.
 """
@@ -65,7 +69,7 @@ class CommandLine(click.Group):
         """The command of this name, imported now."""
         if name not in COMMANDS:
             return None
-        file, _ = COMMANDS[name]
+        file, _, example = COMMANDS[name]
         try:
             module = importlib.import_module(f"ddpipe.commands.{file}")
         except ModuleNotFoundError as error:
@@ -73,18 +77,19 @@ class CommandLine(click.Group):
                 raise
             return _not_installed(name, str(error.name))
         command: click.Command = getattr(module, f"{name}_command")
+        command.epilog = f"Example: ddpipe {example}"
         return command
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The commands with their short help, which needs none of their imports."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, short_help) for name, (_, short_help) in COMMANDS.items()])
+            formatter.write_dl([(name, short_help) for name, (_, short_help, _) in COMMANDS.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Names of commands without their imports, and the group's own options."""
         names = [
             CompletionItem(name, help=short_help)
-            for name, (_, short_help) in COMMANDS.items()
+            for name, (_, short_help, _) in COMMANDS.items()
             if name.startswith(incomplete)
         ]
         return names + click.Command.shell_complete(self, ctx, incomplete)

@@ -165,7 +165,8 @@ def declared_option(item: Parameter, heading: str, *, common: bool = True) -> Ca
         type=_NumberOrAuto(item.kind) if item.may_be_auto else item.kind,
         default=default,
         metavar=metavar,
-        show_default=default not in {"", None},
+        # Help that says what 0 means says that it is the default, too.
+        show_default=default not in {"", None} and not (default == 0 and " 0 " in item.help),
         **shared,
     )
 

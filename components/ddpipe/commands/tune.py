@@ -65,7 +65,9 @@ class Tune(click.Command):
         **extra: Any,
     ) -> click.Context:
         """The context of the other command; click invokes the command of the context that it gets."""
-        return self.chosen(args).make_context(info_name, args, parent, **extra)
+        command = self.chosen(args)
+        command.epilog = self.epilog
+        return command.make_context(info_name, args, parent, **extra)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """For the reference: those of a search on this machine."""

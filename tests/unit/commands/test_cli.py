@@ -35,7 +35,7 @@ def test_help_describes_every_option(command: str) -> None:
 
 
 def test_the_list_of_commands_fits_80_columns() -> None:
-    helps = [text for _, text in COMMANDS.values()]
+    helps = [text for _, text, _ in COMMANDS.values()]
     assert max(map(len, helps)) <= 45
     listed = CliRunner().invoke(cli, ["--help"], terminal_width=80).output
     assert "..." not in listed.partition("Commands:")[2]
@@ -86,6 +86,18 @@ def test_help_imports_little(names: list[str], imported: list[str]) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(ast.literal_eval(done.stdout.splitlines()[-1])) <= set(imported)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_ends_with_an_example_that_can_be_typed(name: str) -> None:
+    example = COMMANDS[name][2]
+    assert ddpipe(name, "--help").output.rstrip().endswith(f"Example: ddpipe {example}")
+    first, *words = example.partition(" -- ")[0].split()
+    command = cli.commands.get(first) or cli.get_command(click.Context(cli), first)
+    assert command
+    known = {option for one in command.get_params(click.Context(command)) for option in one.opts}
+    assert first == name
+    assert {word for word in words if word.startswith("--")} <= known
 
 
 def test_names_of_commands_are_completed() -> None:
