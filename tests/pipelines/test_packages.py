@@ -150,6 +150,7 @@ def reached(step: Step, seen: dict[str, Any]) -> dict[str, Any]:
     return {item.name: values[item.name] for item in step.parameters}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_committed_files_are_current(tmp_path: Path) -> None:
     for path in compile_all(tmp_path):

@@ -49,6 +49,7 @@ def test_a_notebook_shows_the_report_in_a_frame(finished: api.Result) -> None:
     assert "<html" not in shown, "escaped: its styles stay in the frame"
 
 
+@pytest.mark.slow
 def test_a_run_is_made_step_by_step(places: dict[str, str]) -> None:
     prepared = ddpipe.prepare(source="digits", store=places["store"])
     trained = ddpipe.train(prepared.manifest_uri, epochs=1, model="digits-cnn", runs=places["runs"])
@@ -114,6 +115,7 @@ def test_runs_are_listed_with_what_they_found(finished: api.Result) -> None:
     assert f"accuracy {finished.metrics['accuracy']:.4f}  digits " in line
 
 
+@pytest.mark.slow
 def test_runs_are_compared(finished: api.Result, places: dict[str, str]) -> None:
     ddpipe.run(run="second", **places, **SMALL | {"epochs": 3})
     ran = CliRunner().invoke(cli, ["runs", "compare", "first", "second", "--runs", places["runs"]])
