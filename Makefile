@@ -43,7 +43,7 @@ bench-gpu: $(INSTALLED) ## time to an accuracy and throughput on a GPU; it has n
 
 test-cluster: $(INSTALLED) ## the tests on a real cluster (KUBECONFIG)
 	@$(BIN)/pytest tests/cluster -m alone; alone=$$?; \
-	$(BIN)/pytest tests/cluster -m "not alone" --numprocesses=4 --dist=loadfile --no-loadscope-reorder && exit $$alone
+	$(BIN)/pytest tests/cluster -m "not alone" --numprocesses=3 --dist=loadfile --no-loadscope-reorder && exit $$alone
 
 pictures: $(INSTALLED) ## take the screenshots of the Kubeflow UI in docs/ (KUBECONFIG, KFP_ENDPOINT, KFP_UI, Chromium)
 	@PICTURES=docs $(BIN)/pytest tests/cluster/test_ui.py
