@@ -187,8 +187,11 @@ class ApiServer:
         request = _Request(method, path, query, body, accept)
         if not self._budget:
             return self._once(request)
-        budget = self._budget if self._login.has_answered else min(self._budget, self._first)
-        return with_retries(lambda: self._once(request), budget, self._given_up)
+        return with_retries(
+            lambda: self._once(request),
+            lambda: self._budget if self._login.has_answered else min(self._budget, self._first),
+            self._given_up,
+        )
 
     def _given_up(self, error: ApiError, budget: float) -> LaunchError:
         if self._login.has_answered or isinstance(error, Refused) or math.isinf(self._first):

@@ -47,7 +47,9 @@ def backoff(longest: float = 2) -> Iterator[float]:
 
 
 def with_retries(
-    request: Callable[[], T], budget: float, gave_up: Callable[[ApiError, float], LaunchError] | None = None
+    request: Callable[[], T],
+    budget: float | Callable[[], float],
+    gave_up: Callable[[ApiError, float], LaunchError] | None = None,
 ) -> T:
     """The result of `request`, which is retried while the server is away or busy, for `budget` seconds.
 
@@ -62,8 +64,9 @@ def with_retries(
             if not is_transient(error):
                 raise
             pause = max(pause, error.retry_after)  # noqa: PLW2901 - the server knows better
-            if time.monotonic() - began + pause > budget:
-                raise (gave_up or given_up)(error, budget) from error
+            longest = budget() if callable(budget) else budget
+            if time.monotonic() - began + pause > longest:
+                raise (gave_up or given_up)(error, longest) from error
         time.sleep(pause)
     raise AssertionError  # `backoff` never ends
 

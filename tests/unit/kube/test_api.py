@@ -375,6 +375,14 @@ def test_a_server_that_has_answered_once_is_waited_for(server: Server) -> None:
     assert client.patient(5).get("/version") == {}
 
 
+def test_a_server_that_is_busy_at_first_is_waited_for(server: Server) -> None:
+    client = server.reached()
+    client._first = 0.0
+    busy = b'{"kind": "Status", "message": "too many requests"}'
+    server.answers = [(429, busy), (429, busy), (200, b"{}")]
+    assert client.patient(5).get("/version") == {}
+
+
 @pytest.mark.parametrize("status", [400, 403, 404])
 def test_a_page_is_no_refusal_of_an_api_server(server: Server, status: int) -> None:
     """An object store, or a web server, where a kubeconfig says that a cluster is: it has no jobs."""
