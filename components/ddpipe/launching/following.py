@@ -26,6 +26,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from threading import Event
 
 from ddpipe.errors import LaunchError
@@ -33,7 +34,7 @@ from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.options import Success
 from ddpipe.jobs.status import JobStatus, Phase, Replica, Stage
-from ddpipe.kube.api import Cluster
+from ddpipe.kube.api import ApiError, Cluster, Refused
 from ddpipe.kube.resources import Object
 from ddpipe.launching import diagnosis, elastic
 from ddpipe.launching.deadlines import Limits, Overdue, Queue, ran_since
@@ -129,6 +130,9 @@ class Follower:
         self.logs.see(status.replicas)
         self._progress.report(status, now)
         if status.phase.is_terminal:
+            # Judged by its pods alone: whoever deletes a job deletes its pods, and that may be seen first.
+            if not self.backend.phase(found).is_terminal and self._is_removed():
+                raise diagnosis.deleted(self.job, self.backend)
             return self._end(status, found, now)
         return self._need_to_act(status, found, now)
 
@@ -148,6 +152,14 @@ class Follower:
         if fewer := elastic.reduced_to_scheduled(status, self.job.nodes, self.least, error.what):
             return fewer
         raise error
+
+    def _is_removed(self) -> bool:
+        """Whether the server says that there is no such job any more."""
+        try:
+            found = self.cluster.get(self.backend.resource.path(self.job.namespace, self.job.name))
+        except ApiError as error:
+            return isinstance(error, Refused) and error.status == HTTPStatus.NOT_FOUND
+        return bool(found["metadata"]["uid"] != self.uid)
 
     def _note(self, text: str) -> None:
         self._notes.append(text)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.ticker import MaxNLocator
 
 from ddpipe.evaluate.figures import QUIET, TRAIN, VALIDATION, figure
@@ -73,16 +72,8 @@ class Findings:
         )
 
 
-MOST_LINES = 200
-"""Trials that a figure draws as lines: the best ones."""
-
-_COLORS = LinearSegmentedColormap.from_list("scores", [QUIET, TRAIN])
-_WIDE = 9.0
-_LONGEST = 14
-"""Characters of a label on an axis."""
-
-Place = Callable[[object], float]
-"""Where a value is on its axis, from 0 to 1."""
+MOST = 200
+"""Trials that a figure draws as lines, and that the table lists: the best ones."""
 
 
 def scores(trials: Sequence[Trial], best: Trial, title: str) -> str:
@@ -138,11 +129,7 @@ def _curve(axes: Axes, trial: Trial, color: str, label: str) -> None:
 def _foremost(trials: Sequence[Trial]) -> list[Trial]:
     """The trials with a score, the worst first, so that better ones are drawn over them."""
     scored = [trial for trial in trials if trial.score is not None]
-    return sorted(scored, key=lambda trial: (trial.score or 0, -trial.number))[-MOST_LINES:]
-
-
-MOST = 200
-"""Trials in the table: the best ones."""
+    return sorted(scored, key=lambda trial: (trial.score or 0, -trial.number))[-MOST:]
 
 
 def render(found: Findings) -> str:

@@ -130,11 +130,12 @@ def looked_at(
     job: TrainingJob = JOB,
     say: Callable[[str], None] = lambda _: None,
     adopted_at: float | None = None,
+    is_there: bool = True,
 ) -> Ended | Resize | None:
     """What a follower makes of pictures that come one by one; between them seconds pass where it says so."""
     logs, clock = Logs(a_server(), PODS, lambda _: None), Clock()
     limits = Limits(job.limits)
-    server, adopted = a_server(), adopted_at is not None
+    server, adopted = a_server(*([an_object(job, "Running")] if is_there else [])), adopted_at is not None
     server.time = adopted_at
     follower = Follower(server, job, job.nodes, BACKEND, UID, logs, say, limits, clock, adopted)
     found = None
@@ -502,6 +503,13 @@ def test_a_pod_that_is_replaced_against_the_rules_ends_the_job() -> None:
     assert "its pod was deleted" in error.seen
     allowed = replace(JOB, restart="ExitCode")
     assert looked_at(RUNS, BOTH, left, again, job=allowed) is None
+
+
+def test_pods_that_go_with_their_job_are_no_failure_of_theirs() -> None:
+    """The job's deletion is seen after that of its pods: they come over different connections."""
+    left, again = replaced(state=ended(143, at="2026-01-01T00:00:20Z"))
+    with pytest.raises(LaunchError, match="the job was deleted while it was followed"):
+        looked_at(RUNS, BOTH, left, again, is_there=False)
 
 
 def test_a_pod_that_does_not_stop_terminating_ends_the_job() -> None:
