@@ -126,6 +126,12 @@ def test_runs_are_compared(finished: api.Result, places: dict[str, str]) -> None
     assert "▁" in rows["validation loss"]
 
 
+def test_a_run_that_is_named_twice_is_one_column(finished: api.Result, places: dict[str, str]) -> None:
+    ran = CliRunner().invoke(cli, ["runs", "compare", "first", "first", "--runs", places["runs"]])
+    assert ran.exit_code == 0, ran.output
+    assert ran.stdout.splitlines()[0].split() == [finished.run]
+
+
 def test_a_dataset_is_given_by_its_name(finished: api.Result, places: dict[str, str]) -> None:
     shown = CliRunner().invoke(cli, ["data", "show", "digits", "--store", places["store"]])
     assert shown.stdout.startswith("digits ")

@@ -115,7 +115,7 @@ def compare_command(folder: str, names: tuple[str, ...]) -> None:
         ("validation loss", *(_curve(one["validation_loss"]) for one in compared.values())),
     ]
     facts = {"runs": compared, "differ": differ}
-    print_result(facts, in_columns(("", *names), rows))
+    print_result(facts, in_columns(("", *compared), rows))
 
 
 def _compared(run: Run) -> dict[str, Any]:
