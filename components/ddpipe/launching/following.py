@@ -130,7 +130,7 @@ class Follower:
         self.logs.see(status.replicas)
         self._progress.report(status, now)
         if status.phase.is_terminal:
-            # Judged by its pods alone: whoever deletes a job deletes its pods, and that may be seen first.
+            # Judged by its pods alone: a deleted job takes its pods along, and that may be seen first.
             if not self.backend.phase(found).is_terminal and self._is_removed():
                 raise diagnosis.deleted(self.job, self.backend)
             return self._end(status, found, now)
