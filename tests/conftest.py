@@ -31,6 +31,7 @@ _CACHES = {
     ".pytest_cache",
     ".ruff_cache",
     "__pycache__",
+    "build",  # the site, which a test builds as `make docs` does
 }
 _FOUND = pytest.StashKey[AbstractSet[str]]()
 
