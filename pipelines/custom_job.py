@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddpipe import steps
-from ddpipe.components import image_of
+from ddpipe.components import image_named
 from ddpipe.pipelines.wiring import DAY, HOUR, STORE_SECRET, Pipeline, Placeholder, Task
 from ddpipe.storage.base import KUBEFLOW_ENDPOINT
 
@@ -18,7 +18,7 @@ CUSTOM_JOB = Pipeline(
     tasks=(Task(step=steps.PYTORCH_JOB, settled=_OWNER, cpu="100m", memory="512Mi", timeout=30 * DAY),),
     last=Task(step=steps.CLEAN_UP, settled=_SWEPT, cpu="100m", memory="512Mi", timeout=HOUR),
     defaults={
-        "image": image_of(steps.PYTORCH_JOB),
+        "image": image_named(steps.Image.LAUNCHER),
         "command": ["python", "-c", "import platform; print('hello from', platform.node())"],
         "cpu": "100m",
         "memory": "128Mi",

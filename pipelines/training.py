@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ddpipe import steps
-from ddpipe.components import image_named, image_of
+from ddpipe.components import image_named
 from ddpipe.pipelines.wiring import (
     DAY,
     HOUR,
@@ -60,7 +60,7 @@ TRAINING = Pipeline(
         "runs": "s3://mlpipeline/ddpipe/runs",
         "store": "s3://mlpipeline/ddpipe/store",
         "if_unchanged": steps.REUSE,
-        "image": image_of(steps.PREPARE),
+        "image": image_named(steps.Image.TRAINER),
         "s3_endpoint": KUBEFLOW_ENDPOINT,
         "s3_secret": STORE_SECRET,
     },

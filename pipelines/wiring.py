@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from ddpipe import form, validation
-from ddpipe.components import image_of
+from ddpipe.components import image_named
 from ddpipe.form import as_option, spelled
 from ddpipe.jobs.options import NO_SECRET
 from ddpipe.parameters import Parameter, Parameters, declared, parameter
@@ -108,7 +108,7 @@ class Task:
     @property
     def objects(self) -> tuple[Parameter, ...]:
         """The object fields of the form that hold its other parameters."""
-        return form.fields([item for item in self.open if not item.alone], {})
+        return form.objects(self.open)
 
     @property
     def arguments(self) -> dict[str, Value]:
@@ -227,7 +227,7 @@ class Pipeline:
         checks = [part for item in checked for part in ("--check", item.name, {"given": item.form})]
         return {
             "name": task.step.name.replace("_", "-"),
-            "image": image_of(task.step),
+            "image": image_named(task.step.image),
             "command": ["ddpipe", *task.step.command, *own, *objects, *checks],
             "values": [result.name for result in task.step.results if result.kind.is_value],
             "shows": any(not result.kind.is_value for result in task.step.results),

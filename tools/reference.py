@@ -33,7 +33,7 @@ from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.evaluation import ClassScores, Estimate, Metrics, Subject
 from ddpipe.model.package import Signature
 from ddpipe.model.preprocessing import Preprocessing
-from ddpipe.parameters import ANYTHING, OneOf, Parameter, declared
+from ddpipe.parameters import OneOf, Parameter, declared
 from ddpipe.pipelines.compile import OFFERED, PIPELINES
 from ddpipe.steps import PYTORCH_JOB, TRAIN_ANYWHERE, Step
 from ddpipe.train.presets import PRESETS
@@ -305,7 +305,7 @@ def _parameter_row(item: Parameter) -> str:
 
 
 def _values(item: Parameter) -> str:
-    if item.allowed is ANYTHING:
+    if item.allowed is None:
         return ""
     if isinstance(item.allowed, OneOf):
         names = [name for name in item.allowed.names if name]

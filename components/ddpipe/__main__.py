@@ -53,7 +53,6 @@ COMMANDS = {
 A file is imported when one of its commands is called: `launch` does not load what `prepare` needs.
 """
 
-
 _INTERRUPTED = 128 + SIGINT
 """Exit code after Ctrl-C."""
 
@@ -75,7 +74,7 @@ class CommandLine(click.Group):
         except ModuleNotFoundError as error:
             if _is_ours(error):
                 raise
-            return _not_installed(name, str(error.name))
+            return _not_installed(name, error)
         command: click.Command = getattr(module, f"{name}_command")
         command.epilog = f"Example: ddpipe {example}"
         return command
@@ -131,7 +130,7 @@ class CommandLine(click.Group):
         except ModuleNotFoundError as error:
             if _is_ours(error):
                 raise
-            raise _missing_package(str(ctx.invoked_subcommand), str(error.name)) from error
+            raise _missing_package(ctx.invoked_subcommand, error) from error
         except click.MissingParameter as error:  # the same error as for a declared parameter
             command = error.ctx.command_path if error.ctx else "ddpipe"
             raise ParameterError(
@@ -163,22 +162,22 @@ def _is_ours(error: ModuleNotFoundError) -> bool:
     return not error.name or error.name.startswith("ddpipe")
 
 
-def _missing_package(name: str, package: str) -> ParameterError:
+def _missing_package(name: object, error: ModuleNotFoundError) -> ParameterError:
     return ParameterError(
         what="the command cannot run here",
         which=f"ddpipe {name}",
-        seen=f"the package {package} is not installed",
+        seen=f"the package {error.name} is not installed",
         do="Use the trainer image, or: pip install 'ddpipe[all]'",
     )
 
 
-def _not_installed(name: str, package: str) -> click.Command:
+def _not_installed(name: str, error: ModuleNotFoundError) -> click.Command:
     """A command whose packages are not installed here, such as `prepare` in the launcher image."""
 
     @click.command(name, add_help_option=False)
     @click.argument("_arguments", nargs=-1, type=click.UNPROCESSED)
     def refuse(_arguments: tuple[str, ...]) -> None:
-        raise _missing_package(name, package)
+        raise _missing_package(name, error) from error
 
     refuse.ignore_unknown_options = True
     return refuse

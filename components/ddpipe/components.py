@@ -23,7 +23,7 @@ Each input is an argument of its own: the engine would paste it unescaped into a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from inspect import Parameter as Argument
 from inspect import Signature
 from typing import Any
@@ -50,7 +50,6 @@ _TYPES: dict[Kind, Any] = {
     Kind.CLASSIFICATION: dsl.Output[dsl.ClassificationMetrics],
     Kind.PAGE: dsl.Output[dsl.HTML],
 }
-_EXECUTOR_INPUT = "{{$}}"
 _TASK_CONFIG = Argument(TASK_CONFIG, Argument.POSITIONAL_OR_KEYWORD, annotation=dsl.TaskConfig)
 """An input that the engine fills in."""
 # The step reads the object store with the same credentials as the pods of its job.
@@ -58,11 +57,6 @@ _PASSED_ON = [
     dsl.TaskConfigPassthrough(field=field, apply_to_task=field is dsl.TaskConfigField.ENV)
     for field in dsl.TaskConfigField
 ]
-
-
-def image_of(step: Step) -> str:
-    """The container image of a step."""
-    return image_named(step.image)
 
 
 def image_named(image: Image) -> str:
@@ -87,16 +81,16 @@ def component(
         options = [part for item in own for part in (as_option(item.name), given[item.name])]
         options += [part for item in objects for part in ("--options", given[item.name])]
         checks = [part for item in checked for part in ("--check", item.name, given[item.name])]
-        files = [part for result in step.results for part in _written(result, given[result.name])]
+        outputs = [(result, given[result.name]) for result in step.results]
+        files = [
+            part
+            for result, output in outputs
+            for part in ("--write", result.name, output if result.kind.is_value else output.path)
+        ]
         return dsl.ContainerSpec(
-            image=image_of(step),
+            image=image_named(step.image),
             command=["ddpipe", *step.command],
-            args=[
-                *options,
-                *checks,
-                *files,
-                *(("--executor-input", _EXECUTOR_INPUT) if step.results else ()),
-            ],
+            args=[*options, *checks, *files, *(("--executor-input", "{{$}}") if step.results else ())],
         )
 
     outputs = [
@@ -172,10 +166,6 @@ def described(
     function.__doc__ = "\n".join([help, "", "Args:", *lines]) if lines else help
     function.__annotations__ = {one.name: one.annotation for one in arguments}
     function.__signature__ = Signature(list(arguments))  # type: ignore[attr-defined]
-
-
-def _written(result: Result, output: Any) -> Iterator[Any]:  # noqa: ANN401 - a placeholder
-    yield from ("--write", result.name, output if result.kind.is_value else output.path)
 
 
 prepare = component(steps.PREPARE)

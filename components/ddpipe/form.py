@@ -66,33 +66,36 @@ def filled(items: Iterable[Parameter], values: Mapping[str, Any]) -> dict[str, A
     return form
 
 
-def opened(name: str, value: object, items: Mapping[str, Parameter]) -> tuple[dict[str, Any], list[str]]:
-    """The parameters in an object field, by their own names, and what is wrong with the names."""
-    if not isinstance(value, dict):
-        return {}, [f"{name} is {value!r}, not an object of names and values"]
-    members = [item.name for item in items.values() if item.form == name]
-    elsewhere = {item.name: item.form for item in items.values() if item.form != name and item.form}
-    wrong = [
-        f"{key} does not belong in {name}, but in {elsewhere[key]}"
-        if key in elsewhere
-        else unknown(key, members)
-        for key in value
-        if key not in members
-    ]
-    return {key: inside for key, inside in value.items() if key in members}, wrong
+def opened(values: Mapping[str, Any], items: Iterable[Parameter]) -> tuple[dict[str, Any], list[str]]:
+    """Values by the parameters' own names, those in object fields too, and what is wrong with the names."""
+    fields = {item.name: item.form for item in items if item.form and not item.alone}
+    elsewhere = {item.name: item.form for item in items if item.form}
+    found: dict[str, Any] = {}
+    wrong: list[str] = []
+    for field, value in values.items():
+        if field not in fields.values():
+            found[field] = value
+        elif not isinstance(value, dict):
+            wrong.append(f"{field} is {value!r}, not an object of names and values")
+        else:
+            found |= {name: inside for name, inside in value.items() if fields.get(name) == field}
+            wrong += [
+                f"{name} does not belong in {field}, but in {elsewhere[name]}"
+                if name in elsewhere
+                else unknown(name, [member for member in fields if fields[member] == field])
+                for name in value
+                if fields.get(name) != field
+            ]
+    return found, wrong
 
 
 def read(items: Iterable[Parameter], fields: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Values by the parameters' own names from the fields of a form, and what is wrong with the names."""
-    named = {item.name: item for item in items}
-    alone = [item for item in named.values() if item.alone and item.form in fields]
-    values = {item.name: item.from_form(fields[item.form]) for item in alone}
-    wrong: list[str] = []
-    for one in objects(named.values()):
-        inside, problems = opened(one.name, fields.get(one.name, {}), named)
-        values |= inside
-        wrong += problems
-    return values, wrong
+    items = tuple(items)
+    own = {
+        item.name: item.from_form(fields[item.form]) for item in items if item.alone and item.form in fields
+    }
+    return opened({**own, **{one.name: fields.get(one.name, {}) for one in objects(items)}}, items)
 
 
 def unknown(name: str, names: Iterable[str]) -> str:

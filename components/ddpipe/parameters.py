@@ -11,7 +11,6 @@ names it (`form="train_epochs"`); the others of a group share one field, the gro
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import json
@@ -104,15 +103,6 @@ class Typical:
     log: bool = False
 
 
-class _Anything:
-    """Any value of the right type."""
-
-    def __contains__(self, value: object) -> bool:
-        return True
-
-
-ANYTHING = _Anything()
-
 _KINDS: dict[type, tuple[tuple[type, ...], str]] = {
     str: ((str,), ""),
     int: ((int,), "a whole number"),
@@ -132,6 +122,7 @@ class Parameter:
         name: Its name; the command line writes hyphens in place of underscores.
         kind: str, int, float, bool, list or dict.
         default: None if it is required.
+        allowed: None for any value of this kind.
         items: str if a list or an object holds text only.
         form: The field of a pipeline's form that holds it; empty if it is in no form.
         alone: Whether that field holds nothing else.
@@ -144,7 +135,7 @@ class Parameter:
     kind: type
     default: Any
     help: str
-    allowed: Allowed = ANYTHING
+    allowed: Allowed | None = None
     items: type = object
     form: str = ""
     alone: bool = False
@@ -184,11 +175,11 @@ class Parameter:
         # In Python, and only there, a bool is an int.
         fits = isinstance(value, types) and (self.kind is bool or not isinstance(value, bool))
         fits = fits or (self.may_be_auto and value == AUTO)
-        if fits and value in self.allowed and not _others(value, self.items):
+        fits = fits and (self.allowed is None or value in self.allowed)
+        if fits and not _others(value, self.items):
             return None
         kind += " of text" if self.items is str else ""
-        allowed = "" if self.allowed is ANYTHING else str(self.allowed)
-        wanted = " ".join(filter(None, [kind, allowed])) or "text"
+        wanted = " ".join(filter(None, [kind, str(self.allowed or "")])) or "text"
         return f"`{self.name}` is {self._shown(value)}, not {wanted}"
 
     def _shown(self, value: object) -> str:
@@ -211,7 +202,7 @@ def _others(value: object, kind: type) -> list[object]:
 def parameter(
     default: Any,  # noqa: ANN401 - the field's annotation says what it is
     help: str,  # noqa: A002 - what every parser calls it
-    allowed: Allowed = ANYTHING,
+    allowed: Allowed | None = None,
     *,
     compare: bool = True,
     form: str = "",
@@ -223,12 +214,14 @@ def parameter(
     With `compare=False`, the result does not depend on its value. With `form`, it has a field of its own in a
     pipeline's form; otherwise it is part of its group's `others`.
     """
+    shown = {"alone": bool(form), "common": common or bool(form)}
     metadata = {
+        "default": default,
         "help": help,
         "allowed": allowed,
-        "form": form,
-        "common": common or bool(form),
         "typical": typical,
+        "form": form,
+        **shown,
     }
     if isinstance(default, (list, dict)):
         return field(default_factory=default.copy, compare=compare, metadata=metadata)
@@ -242,15 +235,9 @@ def declared(group: type[Parameters]) -> tuple[Parameter, ...]:
         Parameter(
             name=item.name,
             kind=_kind(kinds[item.name]),
-            default=_default(item),
-            help=item.metadata["help"],
-            allowed=item.metadata["allowed"],
             items=str if get_args(kinds[item.name])[-1:] == (str,) else object,
-            form=item.metadata["form"] or group.others,
-            alone=bool(item.metadata["form"]),
-            common=item.metadata["common"],
-            typical=item.metadata["typical"],
             shapes=bool(item.compare),
+            **{**item.metadata, "form": item.metadata["form"] or group.others},
         )
         for item in fields(group)
         if "help" in item.metadata
@@ -265,9 +252,11 @@ def with_declared(*groups: type[Parameters], without: Collection[str] = ()) -> C
     """Write declared parameters into a function's signature and docstring, in place of `**options`."""
     found: dict[str, tuple[Parameter, str]] = {}
     for group in groups:
+        written = {one.name: str(one.type) for one in fields(group)}
         for item in declared(group):
             if item.name not in without:
-                found.setdefault(item.name, (item, _annotation(group, item)))
+                kind = f"{written[item.name]} | str" if item.may_be_auto else written[item.name]
+                found.setdefault(item.name, (item, kind))
 
     def decorate(function: F) -> F:
         signature, keyword = inspect.signature(function), inspect.Parameter.KEYWORD_ONLY
@@ -288,12 +277,6 @@ def with_declared(*groups: type[Parameters], without: Collection[str] = ()) -> C
     return decorate
 
 
-def _annotation(group: type[Parameters], item: Parameter) -> str:
-    """The type of a parameter as its group writes it."""
-    own = next(one for one in map(inspect.get_annotations, group.__mro__) if item.name in one)
-    return f"{own[item.name]} | str" if item.may_be_auto else str(own[item.name])
-
-
 def is_declared(name: str) -> bool:
     """Whether a group of parameters that is in use declares this name."""
     groups = [Parameters]
@@ -302,21 +285,13 @@ def is_declared(name: str) -> bool:
     return any(name == item.name for group in groups for item in fields(group))
 
 
-@functools.cache
-def _hints(group: type) -> dict[str, Any]:
-    return get_type_hints(group)
+_hints = functools.cache(get_type_hints)
 
 
 def _kind(annotation: Any) -> type:  # noqa: ANN401
     """The JSON type behind an annotation."""
     kind: type = get_origin(annotation) or annotation
     return list if kind in {tuple, abc.Sequence} else dict if kind is abc.Mapping else kind
-
-
-def _default(item: dataclasses.Field[Any]) -> Any:  # noqa: ANN401
-    if item.default_factory is not MISSING:
-        return item.default_factory()
-    return None if item.default is MISSING else item.default
 
 
 @dataclass(frozen=True, slots=True)

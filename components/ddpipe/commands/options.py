@@ -7,7 +7,6 @@ each parameter as a single argument, people write items one by one.
 
 from __future__ import annotations
 
-import builtins
 import json
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -127,18 +126,10 @@ _help_all = click.Option(
 def parsed(item: Parameter, text: str) -> Any:
     """A parameter's value from text; if it cannot be parsed the text itself, which validation rejects."""
     try:
-        match item.kind:
-            case builtins.str:
-                return text
-            case builtins.bool:
-                return click.BOOL.convert(text, None, None)
-            case builtins.list:
-                return _listed((text,), item)
-            case builtins.dict:
-                return _mapped((text,), item)
-            case kind:
-                return kind(text)
-    except (ValueError, click.BadParameter):
+        if item.kind in {list, dict}:
+            return (_listed if item.kind is list else _mapped)((text,), item)
+        return click.types.convert_type(item.kind).convert(text, None, None)
+    except click.BadParameter:
         return text
 
 
@@ -152,7 +143,14 @@ def declared_option(item: Parameter, heading: str, *, common: bool = True) -> Ca
         "help": f"{item.help}  [required]" if item.required else item.help,
     }
     if item.kind in {list, dict}:
-        return _several(name, item, default, shared)
+        parse, one = (_listed, "ITEM") if item.kind is list else (_mapped, "NAME=VALUE")
+
+        def read(_ctx: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> object:
+            return parse(given, item) if given else default
+
+        return click.option(
+            name, multiple=True, callback=read, metavar=f"{one} ...", show_default=False, **shared
+        )
     if item.kind is bool:
         # With or without a value: --verify, --verify false.
         return click.option(name, type=bool, is_flag=False, flag_value=True, default=default, **shared)
@@ -181,17 +179,6 @@ class _NumberOrAuto(click.ParamType[float | str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The number that a text says."""
         return value if value == AUTO else self._number.convert(value, param, ctx)
-
-
-def _several(name: str, item: Parameter, default: object, shared: Mapping[str, Any]) -> Callable[[T], T]:
-    parse, one = (_listed, "ITEM") if item.kind is list else (_mapped, "NAME=VALUE")
-
-    def read(_ctx: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> object:
-        return parse(given, item) if given else default
-
-    return click.option(
-        name, multiple=True, callback=read, metavar=f"{one} ...", show_default=False, **shared
-    )
 
 
 def _listed(given: tuple[str, ...], item: Parameter) -> list[Any]:

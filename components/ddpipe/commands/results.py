@@ -13,7 +13,7 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import click
 
@@ -25,19 +25,10 @@ WRITE, EXECUTOR = "write", "executor_input"
 
 V1_METRICS, V1_UI = "mlpipeline-metrics", "mlpipeline-ui-metadata"
 
-
 MOST_METRICS = 50
 """KFP 1.x ignores the rest."""
 
 View = Mapping[str, Any]
-
-
-class Shown(Protocol):
-    """Something that an engine shows."""
-
-    @property
-    def content(self) -> bytes:
-        """Its file: UIs report an error if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +39,7 @@ class Scores:
 
     @property
     def content(self) -> bytes:
-        """As JSON."""
+        """Its file, in JSON: UIs report an error if there is none."""
         return json.dumps(dict(self.values)).encode()
 
 
@@ -95,14 +86,13 @@ class Classification:
 
 @dataclass(frozen=True, slots=True)
 class EventFiles:
-    """A folder of TensorBoard's event files."""
+    """A folder of TensorBoard's event files, which only KFP 1.x can show."""
 
     folder: str
 
-    @property
-    def content(self) -> bytes:
-        """Its URI."""
-        return self.folder.encode()
+
+Shown = Scores | Page | Document | Classification
+"""What an engine shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +103,6 @@ class CommandOutcome:
         facts: What --json prints.
         text: What is printed otherwise.
         result: One line for the end of an engine's log; empty for the text.
-        more: Further results that only KFP 1.x can show.
     """
 
     facts: Mapping[str, object]
@@ -121,7 +110,7 @@ class CommandOutcome:
     result: str = ""
     values: Mapping[str, str | float] = field(default_factory=dict)
     shown: Mapping[str, Shown] = field(default_factory=dict)
-    more: tuple[Shown, ...] = ()
+    more: tuple[EventFiles, ...] = ()
 
 
 def deliver(outcome: CommandOutcome) -> None:
@@ -141,10 +130,10 @@ def called_by_engine() -> bool:
 
 
 def _content(outcome: CommandOutcome, name: str) -> bytes:
-    everything = (*outcome.shown.values(), *outcome.more)
-    made: dict[str, Any] = {V1_METRICS: metrics_of_v1, V1_UI: views_of_v1}
-    if name in made:
-        return str(made[name](everything)).encode()
+    if name == V1_METRICS:
+        return metrics_of_v1(outcome.shown.values()).encode()
+    if name == V1_UI:
+        return views_of_v1((*outcome.shown.values(), *outcome.more)).encode()
     if name in outcome.shown:
         return outcome.shown[name].content
     return str(outcome.values[name]).encode()
@@ -157,12 +146,12 @@ def metrics_of_v1(shown: Iterable[Shown]) -> str:
     return json.dumps({"metrics": named[:MOST_METRICS]})
 
 
-def views_of_v1(shown: Iterable[Shown]) -> str:
+def views_of_v1(shown: Iterable[Shown | EventFiles]) -> str:
     """Pictures and pages, in this order."""
     return json.dumps({"version": 1, "outputs": [view for one in shown for view in _views(one)]})
 
 
-def _views(shown: Shown) -> Iterator[View]:
+def _views(shown: Shown | EventFiles) -> Iterator[View]:
     match shown:
         case Page(html):
             yield {"type": "web-app", "storage": "inline", "source": html}
@@ -171,34 +160,22 @@ def _views(shown: Shown) -> Iterator[View]:
             yield {"type": "tensorboard", "source": folder}
         case Classification():
             if shown.confusion_matrix:
-                yield _matrix_view(shown.classes, shown.confusion_matrix)
-            yield _roc_view(shown)
+                counts = [
+                    (true, predicted, count)
+                    for true, line in zip(shown.classes, shown.confusion_matrix, strict=True)
+                    for predicted, count in zip(shown.classes, line, strict=True)
+                ]
+                columns = {"target": "CATEGORY", "predicted": "CATEGORY", "count": "NUMBER"}
+                yield {**_csv("confusion_matrix", columns, counts), "labels": list(shown.classes)}
+            points = zip(shown.false_positive_rate, shown.true_positive_rate, shown.threshold, strict=True)
+            yield _csv("roc", dict.fromkeys(("fpr", "tpr", "thresholds"), "NUMBER"), points)
 
 
-def _matrix_view(classes: Sequence[str], counts: Sequence[Sequence[int]]) -> View:
-    rows = [
-        (true, predicted, count)
-        for true, line in zip(classes, counts, strict=True)
-        for predicted, count in zip(classes, line, strict=True)
-    ]
-    columns = (("target", "CATEGORY"), ("predicted", "CATEGORY"), ("count", "NUMBER"))
-    return {**_csv("confusion_matrix", rows), "schema": _schema(columns), "labels": list(classes)}
-
-
-def _roc_view(shown: Classification) -> View:
-    columns = (("fpr", "NUMBER"), ("tpr", "NUMBER"), ("thresholds", "NUMBER"))
-    rows = zip(shown.false_positive_rate, shown.true_positive_rate, shown.threshold, strict=True)
-    return {**_csv("roc", rows), "schema": _schema(columns)}
-
-
-def _csv(kind: str, rows: Iterable[Sequence[object]]) -> View:
+def _csv(kind: str, columns: Mapping[str, str], rows: Iterable[Sequence[object]]) -> View:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
-    return {"type": kind, "format": "csv", "storage": "inline", "source": text.getvalue()}
-
-
-def _schema(columns: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
-    return [{"name": name, "type": kind} for name, kind in columns]
+    schema = [{"name": name, "type": type_} for name, type_ in columns.items()]
+    return {"type": kind, "format": "csv", "storage": "inline", "source": text.getvalue(), "schema": schema}
 
 
 def metadata_of_v2(executor_input: str, shown: Mapping[str, Shown]) -> tuple[str, bytes]:
@@ -219,25 +196,14 @@ def _metadata(shown: Shown) -> dict[str, Any]:
         case Document(_, metadata):
             return dict(metadata)
         case Classification():
-            return {"confidenceMetrics": _roc_metadata(shown), **_matrix_metadata(shown)}
+            points = zip(shown.threshold, shown.true_positive_rate, shown.false_positive_rate, strict=True)
+            names = ("confidenceThreshold", "recall", "falsePositiveRate")
+            roc = {"confidenceMetrics": [dict(zip(names, point, strict=True)) for point in points]}
+            if not shown.confusion_matrix:
+                return roc
+            matrix = {
+                "annotationSpecs": [{"displayName": name} for name in shown.classes],
+                "rows": [{"row": list(row)} for row in shown.confusion_matrix],
+            }
+            return {**roc, "confusionMatrix": matrix}
     return {}
-
-
-def _matrix_metadata(shown: Classification) -> dict[str, Any]:
-    if not shown.confusion_matrix:
-        return {}
-    names = [{"displayName": name} for name in shown.classes]
-    return {
-        "confusionMatrix": {
-            "annotationSpecs": names,
-            "rows": [{"row": list(row)} for row in shown.confusion_matrix],
-        }
-    }
-
-
-def _roc_metadata(shown: Classification) -> list[dict[str, float]]:
-    points = zip(shown.threshold, shown.true_positive_rate, shown.false_positive_rate, strict=True)
-    return [
-        {"confidenceThreshold": threshold, "recall": recall, "falsePositiveRate": rate}
-        for threshold, recall, rate in points
-    ]

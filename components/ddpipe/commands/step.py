@@ -39,16 +39,8 @@ from ddpipe.storage import split_uri
 Values = dict[str, Any]
 Checks = tuple[tuple[str, str], ...]
 
-_OBJECT, _LIST = "an object", "a list of objects"
-_FIELDS = {
-    "resources": _OBJECT,
-    "env": _LIST,
-    "affinity": _OBJECT,
-    "tolerations": _LIST,
-    "nodeSelector": _OBJECT,
-    "volumes": _LIST,
-    "volumeMounts": _LIST,
-}
+_OBJECTS = ("resources", "affinity", "nodeSelector")
+_LISTS = ("env", "tolerations", "volumes", "volumeMounts")
 _TYPED = {"cpu", "memory"}
 """Resources that are options of their own."""
 
@@ -82,7 +74,10 @@ def step_command(
                 items = [*step.parameters, *_LATER.values()]
                 click.get_current_context().meta[SPELLING] = form.as_field(items)
             named = {step.subject: subject} if subject else {}
-            values = with_task_config(_task_config(), {**given, **options, **named})
+            # Not an argument of its own, as KFP 2.17.0 fills in arguments before it knows the settings.
+            engine = json.loads(click.get_current_context().meta.get(EXECUTOR) or "{}")
+            settings = engine.get("inputs", {}).get("parameterValues", {}).get(TASK_CONFIG) or {}
+            values = with_task_config(settings, {**given, **options, **named})
             refuse(f"{step.name} cannot start", _problems(step, values, options, dict(check)))
             use_endpoint(values)
             if DatasetOptions in step.groups:
@@ -99,61 +94,30 @@ def step_command(
     return decorate
 
 
-def _task_config() -> Settings:
-    """What a pipeline sets on the task for its job, if the engine passes it on."""
-    # Not an argument of its own, as KFP 2.17.0 fills in arguments before it knows the settings.
-    inputs = json.loads(click.get_current_context().meta.get(EXECUTOR) or "{}").get("inputs", {})
-    found: Settings = inputs.get("parameterValues", {}).get(TASK_CONFIG) or {}
-    return found
-
-
 def _problems(step: Step, values: Values, options: Values, check: Mapping[str, str]) -> list[str]:
     """Everything wrong with the step's own parameters and with those of later steps."""
-    later, wrong = _later_values(check)
-    groups = dict.fromkeys(group for step in LATER for group in step.groups)
-    concerned = [group for group in groups if group not in step.groups and _concerns(group, later)]
-    given = given_names(values) | validation.set_in_form(later)
-    found = validation.problems([*step.groups, *concerned], {**later, **values}, given)
-    return [*_misplaced(step, options), *_unidentified(step, values), *wrong, *found]
-
-
-def _unidentified(step: Step, values: Values) -> list[str]:
-    """An engine's step that owns a job must be the same for each attempt, or a retry starts a second job."""
-    if not (click.get_current_context().meta.get(EXECUTOR) and Owner in step.groups) or values["run_id"]:
-        return []
-    fix = "use the component of ddpipe.components, or pass dsl.PIPELINE_JOB_ID_PLACEHOLDER"
-    return [f"`run_id` is empty, so that a retry would start a second job: {fix}"]
-
-
-def _misplaced(step: Step, options: Mapping[str, Any]) -> list[str]:
-    """Names in --options that the step does not have, or that have been given as options, too."""
+    context = click.get_current_context()
     names = [item.name for item in step.parameters]
-    source = click.get_current_context().get_parameter_source
-    twice = [name for name in options if source(name) is ParameterSource.COMMANDLINE]
-    return [
-        *(form.unknown(name, names) for name in options if name not in names),
-        *(f"{name} is given twice: as an option of its own, and in --options" for name in twice),
+    wrong = [form.unknown(name, names) for name in options if name not in names]
+    wrong += [
+        f"{name} is given twice: as an option of its own, and in --options"
+        for name in options
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     ]
+    if context.meta.get(EXECUTOR) and Owner in step.groups and not values["run_id"]:
+        fix = "use the component of ddpipe.components, or pass dsl.PIPELINE_JOB_ID_PLACEHOLDER"
+        wrong.append(f"`run_id` is empty, so that a retry would start a second job: {fix}")
+    known = {**_LATER, **{item.name: item for item in form.objects(_LATER.values())}}
+    wrong += [form.unknown(name, known) for name in check if name not in known]
+    given_later = {name: parsed(known[name], text) for name, text in check.items() if name in known}
+    later, misplaced = form.opened(given_later, _LATER.values())
+    concerned = [group for one in LATER for group in one.groups if _concerns(group, later)]
+    given = given_names(values) | validation.set_in_form(later)
+    found = validation.problems(dict.fromkeys([*step.groups, *concerned]), {**later, **values}, given)
+    return [*wrong, *misplaced, *found]
 
 
-def _later_values(named: Mapping[str, str]) -> tuple[Values, list[str]]:
-    """Values of later steps by their parameters' own names, and what is wrong with the names."""
-    objects = {item.name: item for item in form.objects(_LATER.values())}
-    known = {**_LATER, **objects}
-    values: Values = {}
-    problems = [form.unknown(name, known) for name in named if name not in known]
-    for name in filter(known.__contains__, named):
-        value = parsed(known[name], named[name])
-        if name in objects:
-            inside, wrong = form.opened(name, value, _LATER)
-            values |= inside
-            problems += wrong
-        else:
-            values[name] = value
-    return values, problems
-
-
-def _concerns(group: type[Parameters], values: Mapping[str, Any]) -> bool:
+def _concerns(group: type[Parameters], values: Values) -> bool:
     """Whether the pipeline has a step with this group.
 
     Groups share parameters: the storage endpoint is the job's and also the service's. A pipeline without a
@@ -222,16 +186,20 @@ def with_task_config(settings: Settings, values: Mapping[str, Any]) -> dict[str,
     """A job's options with the task's settings, which override them."""
     what = "the settings of the task cannot be applied to its job"
     refuse(what, _malformed(settings))
-    found = {name: _with_valid_names(name, value) for name, value in settings.items() if value}
+    found = {name: value for name, value in settings.items() if value}
     if not found:
         return dict(values)
+    for name in {"volumes", "volumeMounts"} & found.keys():
+        # KFP names a volume after its object, which may not be a valid name for a volume.
+        found[name] = [{**item, "name": volume_name(str(item.get("name", "")))} for item in found[name]]
     limits = found.get("resources", {}).get("limits") or {}
     requests = found.get("resources", {}).get("requests") or {}
     amounts = {**requests, **limits}  # a job's requests equal its limits
     devices = {name: amount for name, amount in amounts.items() if name not in _TYPED}
     refuse(what, _unfit(values["backend"], devices))
-    typed = {name: amount for name, amount in amounts.items() if name in _TYPED}
-    device = [{"gpu_resource": name, "gpus": int(amount)} for name, amount in devices.items()]
+    typed: Values = {name: amount for name, amount in amounts.items() if name in _TYPED}
+    for name, amount in devices.items():  # one at most
+        typed |= {"gpu_resource": name, "gpus": int(amount)}
     smaller = {name: amount for name, amount in requests.items() if amount != amounts[name]}
     container: dict[str, Any] = {
         **({"resources": {"requests": smaller}} if smaller else {}),
@@ -244,7 +212,6 @@ def with_task_config(settings: Settings, values: Mapping[str, Any]) -> dict[str,
     return {
         **values,
         **typed,
-        **(device[0] if device else {}),
         "node_selector": {**values["node_selector"], **found.get("nodeSelector", {})},
         "tolerations": [*values["tolerations"], *found.get("tolerations", ())],
         "patch": merged(values["patch"], {"spec": pod}),
@@ -253,23 +220,14 @@ def with_task_config(settings: Settings, values: Mapping[str, Any]) -> dict[str,
 
 def _malformed(settings: Settings) -> Iterator[str]:
     for name, value in settings.items():
-        if name not in _FIELDS:
-            yield f"{name!r} is not a field of a TaskConfig; choose from {', '.join(_FIELDS)}"
-        elif value and not _is(_FIELDS[name], value):
-            yield f"{name} is {value!r}, not {_FIELDS[name]}"
-
-
-def _is(kind: str, value: object) -> bool:
-    if kind == _OBJECT:
-        return isinstance(value, dict)
-    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
-
-
-def _with_valid_names(field: str, value: Any) -> Any:
-    """KFP names a volume after its object, which may not be a valid name for a volume."""
-    if field not in {"volumes", "volumeMounts"}:
-        return value
-    return [{**item, "name": volume_name(str(item.get("name", "")))} for item in value]
+        if name not in {*_OBJECTS, *_LISTS}:
+            yield f"{name!r} is not a field of a TaskConfig; choose from {', '.join([*_OBJECTS, *_LISTS])}"
+        elif value and name in _OBJECTS and not isinstance(value, dict):
+            yield f"{name} is {value!r}, not an object"
+        elif (value and name in _LISTS) and not (
+            isinstance(value, list) and all(isinstance(item, dict) for item in value)
+        ):
+            yield f"{name} is {value!r}, not a list of objects"
 
 
 def _unfit(backend: str, devices: Mapping[str, str]) -> Iterator[str]:

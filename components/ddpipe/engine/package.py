@@ -13,7 +13,7 @@ import yaml
 from ddpipe.engine.answers import PIPELINE, VERSION
 from ddpipe.engine.client import Engine, named, quoted
 from ddpipe.errors import EngineConflict, InputError
-from ddpipe.parameters import ANYTHING, OneOf, Parameter
+from ddpipe.parameters import OneOf, Parameter
 
 _KINDS: dict[str, type] = {
     "STRING": str,
@@ -151,7 +151,7 @@ def _parameter(name: str, item: Mapping[str, Any]) -> Parameter:
         kind=kind,
         default=item.get("defaultValue", "") if optional else None,
         help=item.get("description", ""),
-        allowed=OneOf(tuple(item["literals"])) if item.get("literals") else ANYTHING,
+        allowed=OneOf(tuple(item["literals"])) if item.get("literals") else None,
     )
 
 
