@@ -183,10 +183,7 @@ def with_latest_weights(run: Run, recipe: Recipe, keys: ReuseKeys, dataset: str)
         return replace(recipe, warm_start="")
     _log.info("initial weights from the latest model: %s", start["warm_start"])
     if recipe.has_pretrained:
-        _log.warning(
-            "pretrained %s is not used, because warm_start latest found a model",
-            recipe.pretrained,
-        )
+        _log.warning("pretrained %s is not used, because warm_start latest found a model", recipe.pretrained)
     return replace(recipe, warm_start=start["warm_start"], pretrained=NONE)
 
 

@@ -113,13 +113,7 @@ def _check_same_dataset(run: Run, before: str | None, now: str) -> None:
 
 
 def train(
-    run: Run,
-    dataset: str,
-    recipe: Recipe,
-    options: TrainOptions,
-    owner: Owner,
-    *,
-    reuse: bool = False,
+    run: Run, dataset: str, recipe: Recipe, options: TrainOptions, owner: Owner, *, reuse: bool = False
 ) -> dict[str, Any]:
     """Train on this machine or in a job on the cluster, from the run's last checkpoint if there is one.
 

@@ -70,9 +70,7 @@ class GcOptions(Parameters):
     what: ClassVar[str] = "the store cannot be cleaned up"
 
     grace: float = parameter(
-        24.0,
-        "Minimum age in hours of a shard that may be deleted.",
-        Between(0, LONGEST_GRACE),
+        24.0, "Minimum age in hours of a shard that may be deleted.", Between(0, LONGEST_GRACE)
     )
 
 

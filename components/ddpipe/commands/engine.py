@@ -73,12 +73,7 @@ def with_request(command: Command) -> Command:
     )
     @options(PipelineOptions)
     @functools.wraps(command)
-    def requested(
-        package: str,
-        assigned: tuple[str, ...],
-        file: str | None,
-        **given: Any,
-    ) -> None:
+    def requested(package: str, assigned: tuple[str, ...], file: str | None, **given: Any) -> None:
         own = taken(PipelineOptions, given)
         read = named_package(package)
         values = _values(read, read_values(Path(file)) if file else {}, assigned)

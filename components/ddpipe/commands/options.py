@@ -34,9 +34,7 @@ _HELP_ALL = "ddpipe.help_all"
 
 
 def options(
-    *groups: type[Parameters],
-    without: Collection[str] = (),
-    brief: bool = False,
+    *groups: type[Parameters], without: Collection[str] = (), brief: bool = False
 ) -> Callable[[T], T]:
     """An option for each parameter of these groups, in their order."""
     chosen: dict[str, tuple[str, Parameter]] = {}

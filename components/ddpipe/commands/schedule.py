@@ -43,11 +43,7 @@ def schedule_command() -> None:
 @click.option("--every", help="Time between two runs, such as 90s, 30m, 6h, 1d.")
 @json_option
 def set_command(
-    engine: Engine,
-    publisher: Callable[[Engine], Request],
-    name: str,
-    crontab: str | None,
-    every: str | None,
+    engine: Engine, publisher: Callable[[Engine], Request], name: str, crontab: str | None, every: str | None
 ) -> None:
     """Create or update the schedule NAME, which runs the newest version of a package.
 

@@ -38,11 +38,7 @@ _log = logging.getLogger(__name__)
 @step_command(PREDICT)
 @click.argument("places", nargs=-1, metavar="[IMAGE]...")
 def predict_command(
-    model: str,
-    runs: str,
-    store: str,
-    places: tuple[str, ...],
-    **given: Any,
+    model: str, runs: str, store: str, places: tuple[str, ...], **given: Any
 ) -> CommandOutcome | None:
     """Run the step; its declaration describes it."""
     from ddpipe.serve.naming import images_at

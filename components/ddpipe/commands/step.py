@@ -51,8 +51,7 @@ _LATER = {item.name: item for step in LATER for item in step.parameters}
 
 
 def step_command(
-    step: Step,
-    **settings: Any,
+    step: Step, **settings: Any
 ) -> Callable[[Callable[..., CommandOutcome | None]], click.Command]:
     """The command of a step, from a function of its parameters' values by name.
 

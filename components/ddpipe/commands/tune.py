@@ -58,11 +58,7 @@ class Tune(click.Command):
     """The command of the place that the arguments name."""
 
     def make_context(
-        self,
-        info_name: str | None,
-        args: list[str],
-        parent: click.Context | None = None,
-        **extra: Any,
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         """The context of the other command; click invokes the command of the context that it gets."""
         command = self.chosen(args)

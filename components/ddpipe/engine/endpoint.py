@@ -47,8 +47,7 @@ class EndpointOptions(Parameters):
         "", "File with a bearer token (default: KFP_TOKEN, or the token that Kubeflow mounts into pods)."
     )
     cookies_file: str = parameter(
-        "",
-        "File with login cookies as a browser sends them, NAME=VALUE; NAME=VALUE (default: KFP_COOKIES).",
+        "", "File with login cookies as a browser sends them, NAME=VALUE; NAME=VALUE (default: KFP_COOKIES)."
     )
     ca_file: str = parameter(
         "",

@@ -193,8 +193,7 @@ def _schedule(model: Any) -> Schedule:  # noqa: ANN401 - of the shape SCHEDULE
         id=model.recurring_run_id,
         name=model.display_name,
         trigger=Trigger(
-            cron=(timed and timed.cron) or "",
-            seconds=int((periodic and periodic.interval_second) or 0),
+            cron=(timed and timed.cron) or "", seconds=int((periodic and periodic.interval_second) or 0)
         ),
         enabled=model.status == "ENABLED",
         experiment_id=model.experiment_id or "",

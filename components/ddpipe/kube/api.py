@@ -113,11 +113,7 @@ class ApiServer:
     """A `Cluster` reached over HTTP."""
 
     def __init__(
-        self,
-        log_in: Callable[[], _Credentials],
-        namespace: str,
-        timeout: float = 10,
-        first: float = math.inf,
+        self, log_in: Callable[[], _Credentials], namespace: str, timeout: float = 10, first: float = math.inf
     ) -> None:
         self.namespace = namespace
         self._timeout, self._budget, self._first = timeout, 0.0, first

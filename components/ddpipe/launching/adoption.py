@@ -237,13 +237,7 @@ def _sweep(attempt: Attempt) -> None:
     """Remove what earlier runs of this pipeline left behind; the launch does not depend on it."""
     job = attempt.job
     try:
-        sweep(
-            attempt.cluster,
-            job.namespace,
-            pipeline=job.owner.pipeline,
-            say=attempt.say,
-            most=_MOST_RUNS,
-        )
+        sweep(attempt.cluster, job.namespace, pipeline=job.owner.pipeline, say=attempt.say, most=_MOST_RUNS)
     except (ApiError, LaunchError) as error:
         attempt.say(f"could not look for jobs of earlier runs: {error}")
 

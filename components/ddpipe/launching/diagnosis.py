@@ -19,13 +19,7 @@ from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.options import Restart
 from ddpipe.jobs.replicas import KILLED
-from ddpipe.jobs.status import (
-    Ending,
-    JobStatus,
-    Replica,
-    Stage,
-    torch_error,
-)
+from ddpipe.jobs.status import Ending, JobStatus, Replica, Stage, torch_error
 from ddpipe.kube.api import Refused
 from ddpipe.launching.advice import Cause, advice
 from ddpipe.launching.deadlines import Overdue
@@ -155,12 +149,7 @@ def failure(
         which=f"{first.rank} of {name_of(job, backend)}{node}",
         seen="; ".join([how(first), *inside, *restarted, *also, *notes]) + _last_words(first.failure, last),
         do=advice(
-            _cause(first),
-            job,
-            backend,
-            memory=first.memory,
-            node=first.node,
-            survive=_way_to_survive(job),
+            _cause(first), job, backend, memory=first.memory, node=first.node, survive=_way_to_survive(job)
         ),
     )
 

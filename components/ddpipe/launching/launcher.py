@@ -106,11 +106,7 @@ def _launch(
     began = time.monotonic()
     job = attempt.requested
     logs = Logs(
-        attempt.cluster,
-        PODS.path(job.namespace),
-        output.log,
-        ranks=chosen_ranks(job.logs),
-        say=output.say,
+        attempt.cluster, PODS.path(job.namespace), output.log, ranks=chosen_ranks(job.logs), say=output.say
     )
     found, adopted = begin(attempt)
     attempt, found, ended = _through_all_sizes(attempt, found, logs, adopted=adopted)

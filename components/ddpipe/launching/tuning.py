@@ -56,12 +56,7 @@ def tune(job: TrainingJob, plan: SearchPlan, cluster: Cluster, *, is_process: bo
 
     ending = _Ending(f"{RESOURCE.kind} {job.namespace}/{job.name}")
     outcome = launch(
-        job,
-        cluster,
-        exists=lambda _uri: True,
-        is_process=is_process,
-        wrap=kind,
-        check=ending.problem,
+        job, cluster, exists=lambda _uri: True, is_process=is_process, wrap=kind, check=ending.problem
     )
     if ending.best is None:  # `problem` would have said so
         raise AssertionError(job.name)

@@ -102,9 +102,7 @@ def _function(work: Callable[..., object], arguments: Mapping[str, object]) -> C
         except Exception as error:  # pickling an object may raise anything
             problems = [*_problems("argument", arguments), *_captured(work, set())] or [str(error)]
             raise _refused(
-                name,
-                listed(problems),
-                "Create these inside the function, or pass what they are made from.",
+                name, listed(problems), "Create these inside the function, or pass what they are made from."
             ) from error
     return Call(name, _source(work), _joined(_Header(kind="function", name=name), content))
 

@@ -39,11 +39,7 @@ def run_local(module: str, arguments: Sequence[str], processes: int, max_restart
         )
     with tempfile.TemporaryDirectory(prefix="ddpipe-") as folder:
         kept_back = Path(folder, "stderr")
-        options = (
-            f"--nproc-per-node={processes}",
-            f"--max-restarts={max_restarts}",
-            f"--log-dir={folder}",
-        )
+        options = (f"--nproc-per-node={processes}", f"--max-restarts={max_restarts}", f"--log-dir={folder}")
         with (
             kept_back.open("wb") as stderr,
             subprocess.Popen(  # noqa: S603 - our own module, no shell

@@ -99,9 +99,7 @@ class DeployOptions(Parameters):
         "", "Secret with the object store's accesskey and secretkey, if any.", form="storage_secret"
     )
     kserve: str = parameter(
-        "auto",
-        "Whether to use KServe; auto: where it is installed.",
-        OneOf(("auto", "yes", "no")),
+        "auto", "Whether to use KServe; auto: where it is installed.", OneOf(("auto", "yes", "no"))
     )
 
     def conflicts(self) -> Iterator[str]:

@@ -74,11 +74,7 @@ class TrialProcess:
         with log.open("wb") as out:
             process = subprocess.Popen(  # noqa: S603 - our own module, no shell
                 [sys.executable, "-m", "ddpipe.tune.process", *options, "--processes", str(work.processes)],
-                env={
-                    "OMP_NUM_THREADS": str(threads),
-                    **os.environ,
-                    PARENT: str(os.getpid()),
-                },
+                env={"OMP_NUM_THREADS": str(threads), **os.environ, PARENT: str(os.getpid())},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,

@@ -18,12 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.pruners import BasePruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
@@ -120,10 +115,7 @@ def importance(trials: Sequence[FrozenTrial]) -> dict[str, float]:
 
 
 def _study(
-    *,
-    sampler: BaseSampler | None = None,
-    pruner: BasePruner | None = None,
-    past: Sequence[FrozenTrial] = (),
+    *, sampler: BaseSampler | None = None, pruner: BasePruner | None = None, past: Sequence[FrozenTrial] = ()
 ) -> optuna.Study:
     """A study in memory, with trials."""
     study = optuna.create_study(direction="maximize", sampler=sampler, pruner=pruner)
