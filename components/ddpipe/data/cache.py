@@ -18,8 +18,7 @@ def default_cache() -> Path:
     return Path(os.environ.get("DDPIPE_CACHE") or Path.home() / ".cache" / "ddpipe")
 
 
-_KEPT_FREE = 0.05
-"""Share of the disk that copies leave free."""
+_KEPT_FREE = 0.05  # share of the disk that copies leave free
 
 
 def room(cache: Path) -> int:

@@ -39,14 +39,9 @@ from ddpipe.errors import CorruptObject, DatasetError, NoAccess, NoSuchObject
 from ddpipe.processes.machine import cpus
 from ddpipe.storage import ObjectInfo, Store
 
-SCRATCH = "scratch/"
-"""Folder for what was encoded for a version but not published."""
-
-POOLS = ("shards/", "columns/")
-"""Folders of objects that are named by their content."""
-
-AT_ONCE = 8
-"""Objects that are fetched or removed at the same time."""
+SCRATCH = "scratch/"  # folder for what was encoded for a version but not published
+POOLS = ("shards/", "columns/")  # folders of objects that are named by their content
+AT_ONCE = 8  # objects that are fetched or removed at the same time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,14 +157,9 @@ def clean_up(store: Store, grace: timedelta, now: datetime) -> list[ObjectInfo]:
     return gone
 
 
-Opened = tuple[DatasetManifest, Store]
-"""A dataset version, and the store of its shards."""
-
-Place = tuple[ShardRef, int]
-"""A shard, and the index of an image in it."""
-
-IN_MEMORY = 64
-"""Images of each version that are held in memory."""
+Opened = tuple[DatasetManifest, Store]  # a dataset version, and the store of its shards
+Place = tuple[ShardRef, int]  # a shard, and the index of an image in it
+IN_MEMORY = 64  # images of each version that are held in memory
 
 
 def changed_images(old: Opened, new: Opened) -> tuple[str, ...]:
@@ -219,11 +209,8 @@ def _places(manifest: DatasetManifest, store: Store) -> dict[str, Place]:
 CLAIMS = "claims/"
 CLEANINGS = "cleanings/"
 
-VALID = timedelta(hours=1)
-"""Much longer than publishing or deleting takes."""
-
-KEPT = timedelta(days=1)
-"""After this time the writer of an intent is dead, even if clocks differ."""
+VALID = timedelta(hours=1)  # much longer than publishing or deleting takes
+KEPT = timedelta(days=1)  # after this time the writer of an intent is dead, even if clocks differ
 
 
 @contextmanager

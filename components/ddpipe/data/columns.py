@@ -16,14 +16,9 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-Text = NDArray[np.bytes_]
-"""UTF-8 in rows of one width."""
-
-Rows = NDArray[np.int64]
-"""Numbers of rows, shape (n,)."""
-
-PIECE = 4096
-"""Rows that are Python objects at the same time."""
+Text = NDArray[np.bytes_]  # UTF-8 in rows of one width
+Rows = NDArray[np.int64]  # numbers of rows, shape (n,)
+PIECE = 4096  # rows that are Python objects at the same time
 
 T = TypeVar("T")
 

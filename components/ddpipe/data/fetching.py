@@ -27,8 +27,7 @@ from ddpipe.storage import Store
 
 _log = logging.getLogger(__name__)
 
-TICK = 0.02
-"""Resolution of modification times of a file system, in seconds."""
+TICK = 0.02  # resolution of modification times of a file system, in seconds
 
 
 def fetched(store: Store, item: ShardRef | ColumnRef, cache: Path) -> Path:

@@ -113,8 +113,7 @@ def _opened(path: Path) -> NDArray[Any]:
 
 TRAINED_ON = "trained_on.npy"
 
-HELD_OUT = ("validation", "test")
-"""The splits that judge a model."""
+HELD_OUT = ("validation", "test")  # the splits that judge a model
 
 Hashes = NDArray[np.uint64]
 """Sorted, each once; of 8 bytes: among 10 million ids, two share one with a probability of 1 in 400,000."""

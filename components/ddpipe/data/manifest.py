@@ -23,30 +23,21 @@ from unicodedata import category
 from ddpipe.errors import BIDIRECTIONAL, DatasetError, check_schema, listed
 from ddpipe.storage import Store, open_store, read_uri
 
-Shape = tuple[int, int, int]
-"""Height, width and channels of an image."""
-
-SCHEMA = 2
-"""The manifest schema of versions whose images are cropped; schema 1 had ids and labels inside."""
-
-WHOLE_SCHEMA = 3
-"""That of versions whose images are whole: an older ddpipe would crop those that it predicts."""
+Shape = tuple[int, int, int]  # height, width and channels of an image
+SCHEMA = 2  # the manifest schema of versions whose images are cropped; schema 1 had ids and labels inside
+WHOLE_SCHEMA = 3  # that of versions whose images are whole: an older ddpipe would crop those that it predicts
 
 SPLITS = ("train", "validation", "test")
 
 TASK_NAMES = ("multiclass", "multilabel")
 
-KINDS = ("raw", "jpeg")
-"""Of shards."""
-
-LARGEST_IMAGE = 2**29
-"""Values of one image: more than any source gives."""
+KINDS = ("raw", "jpeg")  # of shards
+LARGEST_IMAGE = 2**29  # values of one image: more than any source gives
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _LOCATION = re.compile(r"(?:(?P<root>.*)/)?datasets/[^/]+/(?P<dataset_id>[^/]+)/manifest\.json")
 
-Label = int | tuple[int, ...]
-"""Multiclass: the index of a class. Multilabel: 0 or 1 for each class."""
+Label = int | tuple[int, ...]  # Multiclass: the index of a class. Multilabel: 0 or 1 for each class.
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,8 +307,7 @@ def _error_for(which: str, seen: str) -> DatasetError:
     )
 
 
-DATASET = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
-"""A dataset's name; it is a part of paths."""
+DATASET = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")  # a dataset's name; it is a part of paths
 
 
 def printable(name: str) -> str | None:

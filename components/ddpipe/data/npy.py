@@ -30,11 +30,8 @@ from numpy.typing import NDArray
 
 from ddpipe.errors import DatasetError
 
-HEADER = 2**16
-"""Bytes in which the header of such a file ends."""
-
-DENSEST = 1100
-"""Times that a byte of a compressed archive can become: the limit of deflate is 1032."""
+HEADER = 2**16  # bytes in which the header of such a file ends
+DENSEST = 1100  # times that a byte of a compressed archive can become: the limit of deflate is 1032
 
 
 def to_bytes(array: NDArray[Any]) -> bytes:
@@ -133,8 +130,7 @@ def files_left() -> int:
     return soft - (len(list(folder.iterdir())) if folder.is_dir() else _USUAL_FILES)
 
 
-_USUAL_FILES = 64
-"""Files that a process has open, where the system does not tell."""
+_USUAL_FILES = 64  # files that a process has open, where the system does not tell
 
 
 def _raise_limit() -> bool:

@@ -45,8 +45,7 @@ from ddpipe.storage import Store
 
 _log = logging.getLogger(__name__)
 
-AT_ONCE = 8
-"""Shards that are fetched and verified at the same time."""
+AT_ONCE = 8  # shards that are fetched and verified at the same time
 
 
 def open_split(
@@ -178,8 +177,7 @@ class SplitReader:
         return shard.each(wanted - (self._ends[place] - len(shard)))
 
 
-_OTHER_FILES = 64
-"""That a process needs besides: connections, locks, logs, the files of checkpoints."""
+_OTHER_FILES = 64  # that a process needs besides: connections, locks, logs, the files of checkpoints
 
 
 class ClosedShard:
@@ -198,8 +196,7 @@ class ClosedShard:
         return [np.array(image) for image in self._opened().each(indices)]
 
 
-READERS = 16
-"""Images that a process reads at the same time: as many connections as a store's client keeps."""
+READERS = 16  # images that a process reads at the same time: as many connections as a store's client keeps
 
 _ENTRY = 9
 """Bytes of an image's size in the head of a shard, which is less than 100 MB, and of the space after it."""

@@ -27,23 +27,12 @@ from ddpipe.data.npy import mapped
 from ddpipe.errors import DatasetError
 from ddpipe.processes.machine import cpus
 
-Images = NDArray[np.uint8]
-"""Shape (samples, height, width, channels)."""
-
-SHARD_BYTES = 64 * 2**20
-"""How large a shard may grow: few objects, and still small enough to hold in memory."""
-
-ENDINGS = {"raw": "npy", "jpeg": "tar"}
-"""Of the files of each kind of shard."""
-
-SIZES = "ddpipe.sizes"
-"""Key of the list of sizes in a jpeg shard's global header."""
-
-LARGEST = 2**28
-"""Pixels of an image in a shard; prepare rejects smaller ones as decompression bombs."""
-
-BLOCK = 512
-"""A tar is made of blocks of so many bytes."""
+Images = NDArray[np.uint8]  # shape (samples, height, width, channels)
+SHARD_BYTES = 64 * 2**20  # how large a shard may grow: few objects, and still small enough to hold in memory
+ENDINGS = {"raw": "npy", "jpeg": "tar"}  # of the files of each kind of shard
+SIZES = "ddpipe.sizes"  # key of the list of sizes in a jpeg shard's global header
+LARGEST = 2**28  # pixels of an image in a shard; prepare rejects smaller ones as decompression bombs
+BLOCK = 512  # a tar is made of blocks of so many bytes
 
 
 class Shard(Protocol):

@@ -13,8 +13,7 @@ from ddpipe.data.manifest import DATASET, DatasetManifest, manifest_key, store_o
 from ddpipe.errors import DatasetError, NoSuchObject, StoreError, check_schema
 from ddpipe.storage import Store, open_store, split_uri
 
-_ID = re.compile(r"[0-9a-f]{1,64}")
-"""What an ID or a prefix of one consists of."""
+_ID = re.compile(r"[0-9a-f]{1,64}")  # what an ID or a prefix of one consists of
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,11 +122,8 @@ class World:
         self.max(0)  # a reduction of any value waits for all
 
 
-JOIN = 900.0
-"""Seconds that ranks wait for each other before they begin: a pod's image may have to be pulled."""
-
-STALL = 900.0
-"""Seconds that ranks wait for each other during the work: rank 0 may wait 600 for the store."""
+JOIN = 900.0  # seconds that ranks wait for each other before they begin: a pod's image may have to be pulled
+STALL = 900.0  # seconds that ranks wait for each other during the work: rank 0 may wait 600 for the store
 
 
 @contextmanager

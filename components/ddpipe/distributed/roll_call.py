@@ -24,15 +24,13 @@ from torch.distributed import DistError, PrefixStore, Store
 
 from ddpipe.errors import TrainingError, listed
 
-POLL = 0.1
-"""Seconds between two looks into the store."""
+POLL = 0.1  # seconds between two looks into the store
 
 ANSWER = 2.0
 """Seconds in which a rank answers. Torchrun reports the first failure that it finds as the cause, and polls
 for killed ranks ten times a second: it finds one before another rank reports it."""
 
-FRAMES = 2
-"""How many of the innermost calls of a stuck rank are reported."""
+FRAMES = 2  # how many of the innermost calls of a stuck rank are reported
 
 
 def meet(store: Store, rank: int, size: int, facts: Mapping[str, str], patience: float) -> RollCall:

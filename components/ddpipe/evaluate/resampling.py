@@ -31,8 +31,7 @@ RESAMPLES, FEWEST_RESAMPLES, BUDGET = 1000, 200, 200_000_000
 # Resamples weighed together: small blocks stay in the processor's cache.
 BLOCK = 32
 
-Interval = tuple[float | None, float | None]
-"""Lower and upper bound; none where resampling shows no spread."""
+Interval = tuple[float | None, float | None]  # lower and upper bound; none where resampling shows no spread
 
 
 def intervals(answers: Answers, names: Sequence[str], groups: IntArray | None) -> dict[str, Interval]:

@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 from ddpipe.data.manifest import printable
 from ddpipe.parameters import Parameters, parameter
 
-LONGEST_LICENSE, LONGEST_USE = 200, 2_000
-"""Characters."""
+LONGEST_LICENSE, LONGEST_USE = 200, 2_000  # characters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,14 +34,9 @@ from ddpipe.model.scoring import answers_to
 from ddpipe.model.session import Session
 from ddpipe.model.tasks import TASKS, FloatArray, Task, Thresholds
 
-BATCH_SIZES = (1, 2, 7, 64)
-"""In which the exported model is compared with PyTorch."""
-
-PROBABILITY = 1e-3
-"""The largest change of a probability that nobody can see."""
-
-SPREAD_SHARE = 0.1
-"""Of the standard deviation of a logit over the images."""
+BATCH_SIZES = (1, 2, 7, 64)  # in which the exported model is compared with PyTorch
+PROBABILITY = 1e-3  # the largest change of a probability that nobody can see
+SPREAD_SHARE = 0.1  # of the standard deviation of a logit over the images
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +85,7 @@ def same_decisions(found: FloatArray, expected: FloatArray, task: Task, threshol
     return int((decided == evaluated).all(axis=1).sum())
 
 
-SHARE = 1e-4
-"""Of the largest logit: a hundred times what float32 usually rounds away."""
+SHARE = 1e-4  # of the largest logit: a hundred times what float32 usually rounds away
 
 UNIT = 2.0**-24
 """Half the distance of 1 from the next float32: the most that one operation rounds away, relatively."""

@@ -42,11 +42,8 @@ from ddpipe.templates import environment
 
 LIBRARIES = ("ddpipe", "torch", "onnx", "onnxruntime", "onnxscript", "safetensors", "numpy")
 
-BATCHES = (1, 8, 64)
-"""Sizes that are timed; large images are timed in smaller batches."""
-
-RUNS, SECONDS = 10, 0.25
-"""Timed runs of one model and size: so many, or as many as begin in this time."""
+BATCHES = (1, 8, 64)  # sizes that are timed; large images are timed in smaller batches
+RUNS, SECONDS = 10, 0.25  # timed runs of one model and size: so many, or as many as begin in this time
 
 _log = logging.getLogger(__name__)
 

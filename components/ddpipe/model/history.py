@@ -28,11 +28,8 @@ from ddpipe.storage.sealed import sha256, to_json
 SCHEMA = 1
 CHAMPION, ORIGIN = "champion.json", "version.json"
 
-MOST_PROMOTIONS = 500
-"""That champion.json lists; older ones are dropped."""
-
-NAME = DATASET
-"""A model's name is a part of paths, like a dataset's."""
+MOST_PROMOTIONS = 500  # in champion.json; older ones are dropped
+NAME = DATASET  # a model's name is a part of paths, like a dataset's
 
 _VERSION = re.compile(r"[0-9a-f]{12}")
 _REFERENCE = re.compile(rf"(?P<name>{DATASET.pattern})(@(?P<version>champion|[0-9a-f]{{1,12}}))?")

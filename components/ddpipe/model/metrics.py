@@ -236,8 +236,7 @@ _TABLE = (
     ),
 )
 
-METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
-"""By name."""
+METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}  # by name
 
 TITLES: Mapping[str, str] = {metric.name: metric.title for metric in _TABLE}
 

@@ -14,16 +14,12 @@ from torch.nn.functional import conv2d, gelu
 from ddpipe.data.manifest import Shape
 from ddpipe.model.own import cannot_build
 
-FAST_CNN_SMALLEST = 16
-"""Pixels: three halvings leave at least one."""
+FAST_CNN_SMALLEST = 16  # pixels: three halvings leave at least one
 
 PATCH = 2
 
-STATISTICS_MOMENTUM = 0.4
-"""Share of the newest batch in the running statistics: trainings are short."""
-
-VARIANCE_FLOOR = 5e-4
-"""Added to the variance of each direction of patches, so that noise is not blown up."""
+STATISTICS_MOMENTUM = 0.4  # share of the newest batch in the running statistics: trainings are short
+VARIANCE_FLOOR = 5e-4  # added to the variance of each direction of patches, so that noise is not blown up
 
 HEAD_DEVIATION = 1 / 8
 """Of the head's first weights: small, so that it learns at the rate of the other layers' shifts."""

@@ -22,8 +22,7 @@ for _library in ("onnx_ir", "onnxscript", "torch.onnx"):
     logging.getLogger(_library).setLevel(logging.WARNING)
 
 
-OPSET = 18
-"""Version of the operators: what torch's exporter writes without conversions."""
+OPSET = 18  # version of the operators: what torch's exporter writes without conversions
 
 
 def to_onnx(classifier: nn.Module, signature: Signature) -> bytes:

@@ -20,11 +20,8 @@ from torch import Tensor, nn
 from ddpipe.data.manifest import Shape
 from ddpipe.errors import ParameterError
 
-LINES = 3
-"""Of the user's own code, in a message: the innermost calls."""
-
-TRIAL_BATCH = 2
-"""Images: the fewest with which batch normalization works."""
+LINES = 3  # of the user's own code, in a message: the innermost calls
+TRIAL_BATCH = 2  # images: the fewest with which batch normalization works
 
 
 def build_own(name: str, shape: Shape, classes: int) -> nn.Module:

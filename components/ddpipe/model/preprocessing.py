@@ -12,14 +12,9 @@ from typing import Any, Self
 from ddpipe.data.manifest import Shape
 
 WHOLE_BYTE = 8
-DEEPEST = 16
-"""Bits per value that an image file may have."""
-
-LARGEST_SIDE = 4096
-"""Of an image, in pixels; preparing offers no larger one."""
-
-BEST_QUALITY = 95
-"""The highest JPEG quality that preparing offers."""
+DEEPEST = 16  # bits per value that an image file may have
+LARGEST_SIDE = 4096  # of an image, in pixels; preparing offers no larger one
+BEST_QUALITY = 95  # the highest JPEG quality that preparing offers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

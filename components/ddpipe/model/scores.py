@@ -17,8 +17,7 @@ FloatArray = npt.NDArray[np.floating[Any]]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
-Thresholds = Sequence[float | None]
-"""One per label; None where none could be chosen."""
+Thresholds = Sequence[float | None]  # one per label; None where none could be chosen
 
 Statistic = Callable[[FloatArray], FloatArray]
 """Weights of the samples, shape (samples, resamples) -> one value per resample, shape (resamples,)."""

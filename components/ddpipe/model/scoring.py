@@ -89,8 +89,7 @@ def logits_of(
     return world.gather(logits[:own]).reshape(-1, classes)[: len(samples)]
 
 
-SHIFT = 1 / 32
-"""Of an image's sides: one pixel of a small one."""
+SHIFT = 1 / 32  # of an image's sides: one pixel of a small one
 
 
 class Averaged(nn.Module):

@@ -18,8 +18,7 @@ from ddpipe.data import npy
 
 FILE = "slices.npy"
 
-FEWEST = 20
-"""Images of a slice or class, below which its score says too little."""
+FEWEST = 20  # images of a slice or class, below which its score says too little
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,8 +35,7 @@ from torch.utils._pytree import keystr, tree_flatten_with_path, tree_map_with_pa
 from ddpipe.errors import CorruptObject, NoSuchObject
 from ddpipe.storage import Store
 
-_ZIP = b"PK"
-"""How files begin since torch 1.6; older ones are plain pickles, read with the same care."""
+_ZIP = b"PK"  # how files begin since torch 1.6; older ones are plain pickles, read with the same care
 
 
 def read_tensors(data: bytes) -> Any:  # noqa: ANN401 - any value can be saved
@@ -92,8 +91,7 @@ def first_line(error: BaseException) -> str:
 PIECE_BYTES = 2**28
 """Of a piece: a rank holds one of them in memory while it writes or reads. A tensor's share is never cut."""
 
-Rows = range
-"""Rows of a tensor, along its first dimension."""
+Rows = range  # rows of a tensor, along its first dimension
 
 
 @dataclass(frozen=True, slots=True)

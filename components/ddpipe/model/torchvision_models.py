@@ -24,8 +24,7 @@ from ddpipe.storage import read_uri
 
 TORCHVISION = "torchvision"
 
-_WRAPPERS = ("state_dict", "model")
-"""Keys under which training scripts put the weights among other things."""
+_WRAPPERS = ("state_dict", "model")  # keys under which training scripts put the weights among other things
 
 _PREFIXES = ("module.", "network.")
 """What DistributedDataParallel, and a model package of ours, put before each name."""
@@ -185,8 +184,7 @@ def _not_weights(uri: str, seen: str) -> ParameterError:
     )
 
 
-SMALL = 64
-"""Pixels up to which a network must not shrink the images before it has looked at them."""
+SMALL = 64  # pixels up to which a network must not shrink the images before it has looked at them
 
 
 def build_torchvision(name: str, shape: tuple[int, int, int], classes: int) -> nn.Module:

@@ -132,8 +132,7 @@ def load_verdict(uri: str) -> tuple[Verdict, npt.NDArray[np.int64]]:
     return verdict, differences
 
 
-_FORMER = ("cost", "export")
-"""Fields of verdicts of before, which nothing reads any more."""
+_FORMER = ("cost", "export")  # fields of verdicts of before, which nothing reads any more
 
 
 def _verdict(values: Any) -> Verdict:  # noqa: ANN401 - JSON

@@ -37,10 +37,7 @@ CHANNELS = {b"P5": 1, b"P6": 3}  # of netpbm's kinds of image
 WRAPPING = re.compile(rb"(P5|P6) (\d{1,9}) (\d{1,9}) 255\n")  # what `wrapped` puts before the pixels
 ZEROS = 256  # bytes of 0 in a row that a decoder's input has only where something is missing
 FULL = 0.9  # share of a row's values that are not 0
-
-START_OF_SCAN, TABLES = 0xDA, 0xC4
-"""Second bytes of a JPEG's markers."""
-
+START_OF_SCAN, TABLES = 0xDA, 0xC4  # second bytes of a JPEG's markers
 END = b"\xff\xd9"  # the marker at a JPEG's end
 LENGTHS = 16  # lengths that a JPEG's codes may have
 DEEP = 16  # bits per value of images that have more than 8

@@ -158,8 +158,7 @@ class _Copies:
 
 GRAY = 128
 
-WIDEST = 4 / 3
-"""Width to height, or height to width, of what is seen after a zoom."""
+WIDEST = 4 / 3  # width to height, or height to width, of what is seen after a zoom
 
 
 def augmented(images: Images, how: Augmentation, seed: int, epoch: int, samples: Indices) -> Images:

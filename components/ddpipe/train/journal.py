@@ -39,8 +39,7 @@ Record = dict[str, Any]
 
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
-_LARGE = 1000
-"""Numbers from here on are shown by their powers of ten."""
+_LARGE = 1000  # numbers from here on are shown by their powers of ten
 
 _log = logging.getLogger(__name__)
 

@@ -110,8 +110,7 @@ class WeightAverage:
                 value.copy_(kept[name])
 
 
-REST = 1 / 8
-"""Share of the learning rate for all that is no hidden matrix."""
+REST = 1 / 8  # share of the learning rate for all that is no hidden matrix
 
 _ITERATIONS = 3
 

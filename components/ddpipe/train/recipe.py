@@ -94,11 +94,8 @@ AUGMENTATIONS: Mapping[str, Augmentation] = {
 }
 """By the names of the recipe."""
 
-NONE = "none"
-"""In place of weights: random ones."""
-
-LATEST = "latest"
-"""In place of an address: the last model of the same dataset and network among the runs."""
+NONE = "none"  # in place of weights: random ones
+LATEST = "latest"  # in place of an address: the last model of the same dataset and network among the runs
 
 _DECIDED_LATER = ("precision", "deterministic", "strategy")
 """What `auto` means for these is decided where they are used; the data choose all others."""
@@ -114,8 +111,7 @@ FORMER: Mapping[str, Any] = {
 }
 """Former hyperparameters, which stored recipes still name, and the value that each now has for good."""
 
-_WITHOUT_EFFECT = ("keep_checkpoints", "node_hour_price")
-"""Those that never shaped a model."""
+_WITHOUT_EFFECT = ("keep_checkpoints", "node_hour_price")  # those that never shaped a model
 
 _ONCE_AUTO = -1
 

@@ -240,8 +240,7 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-History = Sequence[Mapping[str, Any]]
-"""One record for each finished epoch."""
+History = Sequence[Mapping[str, Any]]  # one record for each finished epoch
 
 
 class TrainingRequest(IntEnum):
