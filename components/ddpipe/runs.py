@@ -27,7 +27,7 @@ from ddpipe.errors import (
 )
 from ddpipe.parameters import Parameters, parameter
 from ddpipe.storage import Store, open_store
-from ddpipe.storage.lease import LEASE
+from ddpipe.storage.base import LEASE, held_folders
 
 _log = logging.getLogger(__name__)
 
@@ -35,9 +35,6 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 SCHEMA = 1
 """Of the record of a step; those of before have none."""
-
-_RENEWED = 60.0
-"""Seconds for which a lease that is not renewed still counts as a running process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +191,7 @@ class Run:
     def state(self) -> str:
         """In a server's words: SUCCEEDED, FAILED, STOPPED, RUNNING or UNFINISHED."""
         store = open_store(self.uri)
-        if any(_age(item.modified) < _RENEWED for item in store.list(LEASE)):
+        if held_folders(store.list(LEASE)):
             return "RUNNING"
         records = {record["step"]: record for record in self.steps()}
         failed = [record["error"] for record in records.values() if record["status"] == "failed"]
@@ -242,10 +239,6 @@ def runs_in(folder: str, count: int) -> list[tuple[Run, datetime]]:
                 begun[name] = min(item.modified, begun.get(name, item.modified))
     newest = sorted(begun, key=lambda name: begun[name], reverse=True)[:count]
     return [(Run.named(folder, name), begun[name]) for name in newest]
-
-
-def _age(time: datetime) -> float:
-    return (datetime.now(UTC) - time).total_seconds()
 
 
 @contextmanager

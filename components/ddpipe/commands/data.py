@@ -16,6 +16,7 @@ from ddpipe.commands.options import options
 from ddpipe.commands.results import CommandOutcome, Document, Page
 from ddpipe.commands.step import step_command
 from ddpipe.data.catalogue import (
+    KEPT,
     changed_images,
     clean_up,
     damage,
@@ -227,10 +228,15 @@ def remove_command(dataset: str) -> None:
 @data_command.command("clean-up")
 @store_option
 @options(GcOptions)
+@click.option("--runs", default="runs", help="URI of the folder that holds all runs.")
 @click.option("--delete", is_flag=True, help="Delete; without this option, only list what would be deleted.")
 @json_option
-def clean_up_command(store: str, grace: float, delete: bool) -> None:
-    """Find shards and files of models that no version uses, and leftovers; --delete deletes them."""
+def clean_up_command(store: str, runs: str, grace: float, delete: bool) -> None:
+    """Find shards and files of models that no version uses, and leftovers; --delete deletes them.
+
+    What killed processes did not finish writing, also in the runs, counts after a day: hidden files of a
+    folder, and uploads to a bucket.
+    """
     GcOptions(grace=grace).validated()
     from ddpipe.model.history import leftovers
 
@@ -240,8 +246,12 @@ def clean_up_command(store: str, grace: float, delete: bool) -> None:
     objects = [*find(place, timedelta(hours=grace), now), *half_published]
     for info in half_published if delete else ():
         place.delete(info.key)
-    size = sum(info.size for info in objects)
     keys = [info.key for info in objects]
+    for folder in {place.uri: place, (other := open_store(runs)).uri: other}.values():
+        unfinished = folder.unfinished(now - max(KEPT, timedelta(hours=grace)), delete=delete)
+        keys += [info.key if folder is place else f"{folder.uri}/{info.key}" for info in unfinished]
+        objects += unfinished
+    size = sum(info.size for info in objects)
     verb = "deleted" if delete else "to delete (with --delete)"
     print_result(
         {"objects": keys, "bytes": size, "deleted": len(objects) if delete else 0},

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +19,20 @@ class ObjectInfo:
     size: int  # in bytes
     etag: str  # changes whenever the content does
     modified: datetime  # the last write, with a time zone
+
+
+LEASE = "lease-"  # how the keys of leases begin, see lease.py
+RENEWED = 60.0  # seconds for which a lease that is not renewed still counts as a living process
+
+
+def held_folders(listing: Iterable[ObjectInfo]) -> tuple[str, ...]:
+    """The folders whose leases have been renewed of late."""
+    now = datetime.now(UTC)
+    return tuple(
+        info.key[: info.key.rfind("/") + 1]
+        for info in listing
+        if info.key.rpartition("/")[2].startswith(LEASE) and (now - info.modified).total_seconds() < RENEWED
+    )
 
 
 class Store(Protocol):
@@ -72,6 +86,12 @@ class Store(Protocol):
 
     def delete(self, key: str) -> None:
         """Remove an object; no error if there is none."""
+
+    def unfinished(self, before: datetime, *, delete: bool) -> tuple[ObjectInfo, ...]:
+        """What killed writers have left: begun objects that nobody has continued since; deleted if so asked.
+
+        Whatever lies beside or below the lease of a living process is its own, and left out.
+        """
 
     def child(self, prefix: str) -> Store:
         """The store of everything below `prefix`."""

@@ -6,7 +6,7 @@ import fcntl
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,9 +14,10 @@ from tempfile import NamedTemporaryFile
 from uuid import uuid4
 
 from ddpipe.errors import CorruptObject, NoAccess, NoSuchObject, NotWritable
-from ddpipe.storage.base import ObjectInfo
+from ddpipe.storage.base import ObjectInfo, held_folders
 
 PARTIAL = ".partial-"  # how the names of files begin that are still being written; no listing shows them
+LOCK = ".lock"  # how those end that processes lock
 
 
 @contextmanager
@@ -50,7 +51,7 @@ def _locked(path: Path) -> Iterator[None]:
     """Hold the lock of a file: another one beside it, which stays, as the file itself is replaced."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.with_name(f"{PARTIAL}{path.name}.lock").open("wb") as lock:
+        with path.with_name(f"{PARTIAL}{path.name}{LOCK}").open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
     except OSError as error:
@@ -138,12 +139,15 @@ class FileStore:
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """All files whose relative paths start with `prefix`; files still being written are left out."""
+        yield from self._files(prefix, lambda name: not name.startswith(PARTIAL))
+
+    def _files(self, prefix: str, wanted: Callable[[str], bool]) -> Iterator[ObjectInfo]:
         top = self._root / prefix.rpartition("/")[0]
         keys = (
             (Path(folder) / name).relative_to(self._root).as_posix()
             for folder, _, names in os.walk(top, onerror=_cannot_be_listed)
             for name in names
-            if not name.startswith(PARTIAL)
+            if wanted(name)
         )
         for key in sorted(key for key in keys if key.startswith(prefix)):
             try:
@@ -151,6 +155,15 @@ class FileStore:
             except FileNotFoundError:  # removed by another process since the walk
                 continue
             yield info_of(key, status)
+
+    def unfinished(self, before: datetime, *, delete: bool) -> tuple[ObjectInfo, ...]:
+        """Hidden files, but no locks: these stay."""
+        held = held_folders(self.list())
+        hidden = self._files("", lambda name: name.startswith(PARTIAL) and not name.endswith(LOCK))
+        found = [one for one in hidden if one.modified < before and not one.key.startswith(held)]
+        for info in found if delete else ():
+            self.delete(info.key)
+        return tuple(found)
 
     def delete(self, key: str) -> None:
         """Remove a file; no error if there is none."""

@@ -32,11 +32,9 @@ from uuid import uuid4
 
 from ddpipe.errors import ParameterError, StoreError
 from ddpipe.processes.machine import is_alive
-from ddpipe.storage.base import Store
+from ddpipe.storage.base import LEASE, Store
 
 _log = logging.getLogger(__name__)
-
-LEASE = "lease-"  # how the keys of leases begin
 
 _MACHINE = 12
 """Hex digits at the start of a lease's last part that identify the machine; the others are random."""

@@ -39,7 +39,7 @@ from urllib3.exceptions import HTTPError
 
 from ddpipe.errors import CorruptObject, NoAccess, ParameterError
 from ddpipe.storage import connection
-from ddpipe.storage.base import ObjectInfo
+from ddpipe.storage.base import ObjectInfo, held_folders
 from ddpipe.storage.connection import Connection, client_of, error_of, translated
 from ddpipe.storage.files import replacing
 from ddpipe.storage.lease import lease
@@ -158,6 +158,26 @@ class S3Store:
         """Remove an object; no error if there is none."""
         with self._translated(key):
             self._client.remove_object(self._bucket, self._name(key))
+
+    def unfinished(self, before: datetime, *, delete: bool) -> tuple[ObjectInfo, ...]:
+        """Uploads in parts, a thousand at a time; none on a server that does not list them."""
+        client, bucket, found = self._client, self._bucket, []
+        held = held_folders(self.list())
+        with self._translated(""):
+            try:  # the client's public methods have none of these requests
+                for one in client._list_multipart_uploads(bucket, prefix=self._prefix or None).uploads:  # noqa: SLF001
+                    name, upload, begun = str(one.object_name), str(one.upload_id), one.initiated_time
+                    key = name.removeprefix(self._prefix)
+                    if begun and begun < before and not key.startswith(held):
+                        parts = client._list_parts(bucket, name, upload).parts  # noqa: SLF001
+                        found.append(ObjectInfo(key, sum(part.size or 0 for part in parts), upload, begun))
+                        if delete:
+                            client._abort_multipart_upload(bucket, name, upload)  # noqa: SLF001
+            except S3Error as error:
+                # The last means that another clean-up, or the end of the upload, was faster.
+                if error.code not in {"AccessDenied", "NotImplemented", "MethodNotAllowed", "NoSuchUpload"}:
+                    raise
+        return tuple(found)
 
     def child(self, prefix: str) -> S3Store:
         """The store of everything below `prefix`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -168,6 +169,22 @@ def test_leftovers_go_once_their_writers_are_certainly_dead(store_uri: str) -> N
     assert [info.key for info in garbage(store, grace, now + timedelta(hours=25))] == notes
     assert [info.key for info in clean_up(store, grace, now + timedelta(hours=25))] == notes
     assert list(store.list()) == []
+
+
+def test_half_a_file_of_a_killed_writer_is_listed_after_a_day_and_deleted(tmp_path: Path) -> None:
+    store, runs = tmp_path / "store", tmp_path / "runs"
+    halves = [runs / "toys" / ".partial-1", store / "shards" / ".partial-2"]
+    for half in halves:
+        half.parent.mkdir(parents=True, exist_ok=True)
+        half.write_bytes(b"half")
+    command = ("clean-up", "--store", str(store), "--runs", str(runs), "--grace", "0")
+    assert _facts(*command, "--delete")["objects"] == [], "younger than a day, whatever the grace"
+    for half in halves:
+        os.utime(half, (0, 0))
+    found = _facts(*command)
+    assert (found["objects"], found["bytes"]) == (["shards/.partial-2", str(halves[0])], 8)
+    assert _facts(*command, "--delete")["deleted"] == 2
+    assert not any(half.exists() for half in halves)
 
 
 @pytest.mark.parametrize("grace", ["-1", "nan", "inf"])

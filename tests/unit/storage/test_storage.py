@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gzip
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -32,6 +33,8 @@ from ddpipe.storage import s3 as s3_module
 from ddpipe.storage.connection import AWS, KUBEFLOW, Connection
 from ddpipe.storage.files import PARTIAL, FileStore, replacing
 from ddpipe.storage.s3 import CHECKSUM, PART_BYTES
+
+DAY = timedelta(days=1)
 
 # What every store does
 
@@ -316,6 +319,52 @@ def test_a_killed_writer_leaves_nothing_to_see(tmp_path: Path) -> None:
     assert any(path.name.startswith(PARTIAL) for path in tmp_path.iterdir())
     assert [info.key for info in store.list()] == ["a"]
     assert store.read("a") == b"old"
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from ddpipe.storage import open_store, s3
+from ddpipe.storage.files import shutil
+
+def killed(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+put = s3.Minio._upload_part
+s3.Minio._upload_part = lambda *given, **named: put(*given, **named) and killed()
+shutil.copyfileobj = lambda source, target: (target.write(source.read(7)), target.flush(), killed())
+open_store(sys.argv[1]).upload(Path(sys.argv[2]), "run/checkpoint")
+"""
+
+
+def test_what_a_killed_writer_left_is_deleted_once_it_is_old(store_uri: str, two_parts: Path) -> None:
+    store = open_store(store_uri)
+    store.write("run/whole", b"whole")
+    assert store.swap("run/champion", None, b"first"), "its lock stays"
+    killed = subprocess.run([sys.executable, "-c", KILLED, store_uri, str(two_parts)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    # moto says of each upload that it began in 2010.
+    old = datetime(2010, 1, 1, tzinfo=UTC) if store_uri.startswith("s3:") else datetime.now(UTC) - DAY
+    assert store.unfinished(old, delete=True) == (), "its writer may live"
+    now = datetime.now(UTC) + DAY
+    store.write("run/lease-here.1.2", b"")
+    assert store.unfinished(now, delete=True) == (), "a living process has the run"
+    store.delete("run/lease-here.1.2")
+    [listed] = store.unfinished(now, delete=False)
+    assert listed.key.startswith("run/")
+    assert listed.size > 0
+    assert store.child("run").unfinished(now, delete=True)[0].size == listed.size
+    assert store.unfinished(now, delete=True) == ()
+    assert [info.key for info in store.list()] == ["run/champion", "run/whole"]
+    assert store.swap("run/champion", b"first", b"second")
+
+
+def test_a_server_that_does_not_list_uploads_has_none(proxy: Proxy) -> None:
+    store = open_store(f"s3://{BUCKET}")
+    store.check_writable()
+    proxy.faults.extend(["", "AccessDenied"])
+    assert store.unfinished(datetime.now(UTC), delete=True) == ()
+    assert "uploads" in proxy.requests[-1]
 
 
 def test_a_failed_writer_cleans_up(tmp_path: Path) -> None:
