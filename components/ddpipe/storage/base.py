@@ -90,7 +90,7 @@ class Store(Protocol):
     def unfinished(self, before: datetime, *, delete: bool) -> tuple[ObjectInfo, ...]:
         """What killed writers have left: begun objects that nobody has continued since; deleted if so asked.
 
-        Whatever lies beside or below the lease of a living process is its own, and left out.
+        What lies beside or below the lease of a living process is its own, and left out.
         """
 
     def child(self, prefix: str) -> Store:

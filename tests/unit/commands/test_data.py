@@ -178,7 +178,7 @@ def test_half_a_file_of_a_killed_writer_is_listed_after_a_day_and_deleted(tmp_pa
         half.parent.mkdir(parents=True, exist_ok=True)
         half.write_bytes(b"half")
     command = ("clean-up", "--store", str(store), "--runs", str(runs), "--grace", "0")
-    assert _facts(*command, "--delete")["objects"] == [], "younger than a day, whatever the grace"
+    assert _facts(*command, "--delete")["objects"] == [], "younger than a day, though the grace is 0"
     for half in halves:
         os.utime(half, (0, 0))
     found = _facts(*command)
