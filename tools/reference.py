@@ -390,10 +390,20 @@ def _benchmarks() -> Iterator[str]:
 
 
 def _attributes(kind: type) -> dict[str, str]:
-    """What the section `Attributes:` of a docstring says of each one."""
-    section = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")[2].partition("\n\n")[0]
-    entries = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
-    return {name: re.sub(r"\s+", " ", text) for name, text in entries}
+    """What the comments say of each field: those above it, and the one beside it."""
+    found, above = {}, list[str]()
+    for line in inspect.getsource(kind).splitlines():
+        code, _, beside = line.partition("  # ")
+        if line.strip().startswith("# "):
+            above.append(line.strip()[2:])
+        elif field := re.match(r" {4}(\w+): ", code):
+            text = " ".join([*above, beside]).strip()
+            if text:
+                found[field[1]] = f"{text[0].upper()}{text[1:].removesuffix('.')}."
+            above = []
+        else:
+            above = []
+    return found
 
 
 def _first(kind: type) -> str:

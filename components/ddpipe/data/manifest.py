@@ -42,50 +42,31 @@ Label = int | tuple[int, ...]  # Multiclass: the index of a class. Multilabel: 0
 
 @dataclass(frozen=True, slots=True)
 class ShardRef:
-    """A shard, named by its content.
+    """A shard, named by its content."""
 
-    Attributes:
-        sha256: Of the shard's file, in hex.
-        bytes: Size of the file.
-        count: Images in it.
-        kind: Its format: "raw" or "jpeg", see shards.py.
-    """
-
-    sha256: str
-    bytes: int
-    count: int
-    kind: str = "raw"
+    sha256: str  # of the shard's file, in hex
+    bytes: int  # size of the file
+    count: int  # images in it
+    kind: str = "raw"  # its format: "raw" or "jpeg", see shards.py
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnRef:
-    """A column of the samples, named by its content.
+    """A column of the samples, named by its content."""
 
-    Attributes:
-        sha256: Of the column's file, in hex.
-        bytes: Size of the file.
-    """
-
-    sha256: str
-    bytes: int
+    sha256: str  # of the column's file, in hex
+    bytes: int  # size of the file
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The samples of one split: sample i is the i-th image of the shards laid end to end.
+    """The samples of one split: sample i is the i-th image of the shards laid end to end."""
 
-    Attributes:
-        shards: In the order of the samples.
-        sample_ids: Their names; see `ddpipe.data.index`, also for the labels.
-        labels: What they show.
-        per_class: How many of them show each class.
-        groups: Which of them belong together, such as the images of one patient; None: each is on its own.
-    """
-
-    shards: tuple[ShardRef, ...]
-    sample_ids: ColumnRef
-    labels: ColumnRef
-    per_class: tuple[int, ...]
+    shards: tuple[ShardRef, ...]  # in the order of the samples
+    sample_ids: ColumnRef  # their names; see `ddpipe.data.index`, also for the labels
+    labels: ColumnRef  # what they show
+    per_class: tuple[int, ...]  # how many of them show each class
+    # Which of them belong together, such as the images of one patient; None: each is on its own
     groups: ColumnRef | None = None
 
     @property
@@ -101,37 +82,22 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetManifest:
-    """One version of a dataset. The same content always has the same `dataset_id`.
+    """One version of a dataset. The same content always has the same `dataset_id`."""
 
-    Attributes:
-        name: What the versions of this dataset have in common.
-        task: "multiclass" or "multilabel".
-        classes: Names, in the order of the labels' indices.
-        shape: Height, width and channels of every image.
-        dtype: Of the pixels: "uint8".
-        splits: By the names in `SPLITS`.
-        mean: Per channel, over the training split, pixels scaled to 0..1.
-        std: The standard deviation, per channel as well.
-        split_rule: How samples were assigned to the splits.
-        seed: Of the split rule.
-        source: The source's `kind`, a `fingerprint` of its content, and what was decided about it.
-        skipped: Samples that the source names but that could not be read.
-        schema: Of this manifest.
-    """
-
-    name: str
-    task: str
-    classes: tuple[str, ...]
-    shape: Shape
-    dtype: str
-    splits: Mapping[str, Split]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    split_rule: Mapping[str, Any]
-    seed: int
+    name: str  # what the versions of this dataset have in common
+    task: str  # "multiclass" or "multilabel"
+    classes: tuple[str, ...]  # names, in the order of the labels' indices
+    shape: Shape  # height, width and channels of every image
+    dtype: str  # of the pixels: "uint8"
+    splits: Mapping[str, Split]  # by the names in `SPLITS`
+    mean: tuple[float, ...]  # per channel, over the training split, pixels scaled to 0..1
+    std: tuple[float, ...]  # the standard deviation, per channel as well
+    split_rule: Mapping[str, Any]  # how samples were assigned to the splits
+    seed: int  # of the split rule
+    # The source's `kind`, a `fingerprint` of its content, and what was decided about it
     source: Mapping[str, Any]
-    skipped: tuple[str, ...] = ()
-    schema: int = field(default=SCHEMA)
+    skipped: tuple[str, ...] = ()  # samples that the source names but that could not be read
+    schema: int = field(default=SCHEMA)  # of this manifest
 
     @property
     def dataset_id(self) -> str:

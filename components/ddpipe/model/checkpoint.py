@@ -59,41 +59,31 @@ class Checkpoint:
     """All that training needs to resume bit for bit, and that rebuilds the model.
 
     There is no random number state: every draw is keyed by seed, epoch, step and rank.
-
-    Attributes:
-        step: Optimizer steps taken.
-        epoch: Epochs finished.
-        recipe: The hyperparameters, with the seed.
-        dataset_id: Of the dataset version trained on.
-        network: `name`, `shape` (H, W, C) and `classes`, as `classifier.build` takes them.
-        world_size: Processes that trained. Another number may resume; bits are equal at the same number only.
-        states: State dicts of "model" and "optimizer", and what else the training loop keeps, on the CPU.
-        history: One record for each finished epoch.
-        seconds: Spent in the unfinished epoch.
-        attempts: One record for each process group that trained so far: `step`, `world_size` and `nodes`
-            it began with, its `seconds`, and those of the run `before` it trained.
-        schedule: How many steps the training takes, as decided from which step on: [[step, steps], …].
-        lineage: `run`, `job` and `image` from the environment; and `warm_start`, the id of the model whose
-            weights it started from.
-        shapes: Of tensors whose ranks wrote their own shares (`tensors.py`), by their places in the states,
-            which are None there.
-        pieces: The files with these shares.
     """
 
-    step: int
-    epoch: int
-    recipe: dict[str, Any]
-    dataset_id: str
-    network: dict[str, Any]
+    step: int  # optimizer steps taken
+    epoch: int  # epochs finished
+    recipe: dict[str, Any]  # the hyperparameters, with the seed
+    dataset_id: str  # of the dataset version trained on
+    network: dict[str, Any]  # `name`, `shape` (H, W, C) and `classes`, as `classifier.build` takes them
+    # Processes that trained. Another number may resume; bits are equal at the same number only.
     world_size: int
+    # State dicts of "model" and "optimizer", and what else the training loop keeps, on the CPU
     states: dict[str, Any]
-    history: list[dict[str, Any]]
-    seconds: float = 0.0
+    history: list[dict[str, Any]]  # one record for each finished epoch
+    seconds: float = 0.0  # spent in the unfinished epoch
+    # One record for each process group that trained so far: `step`, `world_size` and `nodes` it began with,
+    # its `seconds`, and those of the run `before` it trained
     attempts: list[dict[str, Any]] = field(default_factory=list)
+    # How many steps the training takes, as decided from which step on: [[step, steps], …]
     schedule: list[list[int]] = field(default_factory=list)
+    # `run`, `job` and `image` from the environment; and `warm_start`, the id of the model whose weights it
+    # started from
     lineage: dict[str, str] = field(default_factory=dict)
+    # Of tensors whose ranks wrote their own shares (`tensors.py`), by their places in the states, which are
+    # None there
     shapes: dict[str, list[int]] = field(default_factory=dict)
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)  # the files with these shares
     schema: int = SCHEMA
 
     def with_shares(self, store: Store, wanted: Callable[[int], Rows]) -> Checkpoint:

@@ -54,27 +54,18 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassScores:
-    """One class, or label, against all others; None where the split, or the model, does not define it.
+    """One class, or label, against all others; None where the split, or the model, does not define it."""
 
-    Attributes:
-        name: Of the class.
-        support: Samples of the split that show it.
-        precision: Share of the samples said to show it that do.
-        recall: Share of the samples that show it that are said to.
-        f1: Harmonic mean of the two.
-        auc: Area under the ROC curve.
-        average_precision: Area under the precision-recall curve, as scikit-learn adds it up.
-        threshold: Multilabel: the probability from which on the label is said to be there, chosen for the
-            best F1 on the validation split.
-    """
-
-    name: str
-    support: int
-    precision: float | None = None
-    recall: float | None = None
-    f1: float | None = None
-    auc: float | None = None
+    name: str  # of the class
+    support: int  # samples of the split that show it
+    precision: float | None = None  # share of the samples said to show it that do
+    recall: float | None = None  # share of the samples that show it that are said to
+    f1: float | None = None  # harmonic mean of the two
+    auc: float | None = None  # area under the ROC curve
+    # Area under the precision-recall curve, as scikit-learn adds it up
     average_precision: float | None = None
+    # Multilabel: the probability from which on the label is said to be there, chosen for the best F1 on the
+    # validation split
     threshold: float | None = None
 
 
@@ -89,45 +80,33 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """What a split says about a model.
+    """What a split says about a model."""
 
-    Attributes:
-        task: "multiclass" or "multilabel".
-        samples: Samples in the split.
-        scores: By the names in `TITLES`, the task's own in its order, without those that are undefined here.
-            Log loss is in nats, macro averages are over the classes one-vs-rest, calibration error is ECE in
-            15 bins.
-        undefined: The others, each with the reason.
-        classes: One by one, in the dataset's order.
-        confusion_matrix: Multiclass: counts; row = true class, column = predicted class. Else empty.
-        roc: For a plot; the area that counts is macro_auc.
-        calibration: The bins that are not empty, by rising confidence.
-        plain: The scores of the plain images, if the model was evaluated with more views of each.
-        validation: Then also the headline score on the validation split, of "plain" and of the views by name.
-        groups: How many groups of samples that belong together were resampled for the intervals; 0: each
-            sample is on its own.
-        temperature: Logits are divided by it before they become probabilities; fitted on validation.
-        uncalibrated: The scores that it changes, as they were without it; empty if it is 1.
-        before: Calibration without it, like `calibration`; empty if it is 1.
-        warnings: Choices that made this model worse than it could be, in sentences.
-        slices: Scores of parts of the split, by columns of a table, in the table's order.
-    """
-
-    task: str
-    samples: int
+    task: str  # "multiclass" or "multilabel"
+    samples: int  # samples in the split
+    # By the names in `TITLES`, the task's own in its order, without those that are undefined here. Log loss
+    # is in nats, macro averages are over the classes one-vs-rest, calibration error is ECE in 15 bins.
     scores: Mapping[str, Estimate]
-    undefined: Mapping[str, str]
-    classes: tuple[ClassScores, ...]
+    undefined: Mapping[str, str]  # the others, each with the reason
+    classes: tuple[ClassScores, ...]  # one by one, in the dataset's order
+    # Multiclass: counts; row = true class, column = predicted class. Else empty.
     confusion_matrix: tuple[tuple[int, ...], ...]
-    roc: Curve
-    calibration: tuple[CalibrationBin, ...]
+    roc: Curve  # for a plot; the area that counts is macro_auc
+    calibration: tuple[CalibrationBin, ...]  # the bins that are not empty, by rising confidence
+    # The scores of the plain images, if the model was evaluated with more views of each
     plain: Mapping[str, float] = field(default_factory=dict)
+    # Then also the headline score on the validation split, of "plain" and of the views by name
     validation: Mapping[str, float] = field(default_factory=dict)
+    # How many groups of samples that belong together were resampled for the intervals; 0: each sample is on
+    # its own
     groups: int = 0
+    # Logits are divided by it before they become probabilities; fitted on validation
     temperature: float = 1.0
+    # The scores that it changes, as they were without it; empty if it is 1
     uncalibrated: Mapping[str, float] = field(default_factory=dict)
-    before: tuple[CalibrationBin, ...] = ()
-    warnings: tuple[str, ...] = ()
+    before: tuple[CalibrationBin, ...] = ()  # calibration without it, like `calibration`; empty if it is 1
+    warnings: tuple[str, ...] = ()  # choices that made this model worse than it could be, in sentences
+    # Scores of parts of the split, by columns of a table, in the table's order
     slices: tuple[SliceScore, ...] = ()
 
     @property
@@ -185,31 +164,18 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What was evaluated, on what, and how.
+    """What was evaluated, on what, and how."""
 
-    Attributes:
-        training: URI of the training's outputs.
-        dataset: URI of the dataset's manifest.
-        dataset_id: Of the dataset version.
-        split: The split that was scored.
-        model: Name of the architecture.
-        epoch: Epochs that the evaluated weights had been trained for.
-        device: Where the logits were computed: "cpu", "cuda".
-        processes: How many processes shared the work.
-        seconds: Time for reading the samples and computing the logits.
-        views: Over what of an image the logits are the mean, one of `model.VIEWS`.
-    """
-
-    training: str
-    dataset: str
-    dataset_id: str
-    split: str
-    model: str
-    epoch: int
-    device: str
-    processes: int
-    seconds: float
-    views: str = "plain"
+    training: str  # URI of the training's outputs
+    dataset: str  # URI of the dataset's manifest
+    dataset_id: str  # of the dataset version
+    split: str  # the split that was scored
+    model: str  # name of the architecture
+    epoch: int  # epochs that the evaluated weights had been trained for
+    device: str  # where the logits were computed: "cpu", "cuda"
+    processes: int  # how many processes shared the work
+    seconds: float  # time for reading the samples and computing the logits
+    views: str = "plain"  # over what of an image the logits are the mean, one of `model.VIEWS`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

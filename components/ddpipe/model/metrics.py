@@ -30,20 +30,13 @@ class Question(Protocol):
 
 @dataclass(frozen=True)
 class Answers:
-    """A split's samples (rows) by classes (columns).
-
-    Attributes:
-        truth: Whether the sample shows the class.
-        probabilities: That it does, as the model sees it.
-        decisions: Whether the model says that it does.
-        uncut: Shape (classes,): labels without a threshold, of which the model says nothing.
-    """
+    """A split's samples (rows) by classes (columns)."""
 
     task: Question
-    truth: BoolArray
-    probabilities: FloatArray
-    decisions: BoolArray
-    uncut: BoolArray
+    truth: BoolArray  # whether the sample shows the class
+    probabilities: FloatArray  # that it does, as the model sees it
+    decisions: BoolArray  # whether the model says that it does
+    uncut: BoolArray  # shape (classes,): labels without a threshold, of which the model says nothing
 
     @classmethod
     def of(cls, task: Question, logits: FloatArray, labels: IntArray, thresholds: Thresholds) -> Answers:
@@ -137,24 +130,18 @@ _NO_DECISION: Gaps = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """A way to judge a model.
-
-    Attributes:
-        statistic: Its value for many resamples at once; None: it has no interval, and decides nothing.
-        value: On all samples, where a library computes it, or where there is no statistic.
-        undefined: Why a split does not define it.
-        higher_is_better: Otherwise the lower the better, and it does not decide.
-        tasks: That have it.
-        is_share: Whether it is the share of samples that are right: shown in percent, Wilson's interval.
-    """
+    """A way to judge a model."""
 
     name: str
     title: str
+    # Its value for many resamples at once; None: it has no interval, and decides nothing
     statistic: Callable[[Answers], Statistic] | None = None
+    # On all samples, where a library computes it, or where there is no statistic
     value: Callable[[Answers], float] | None = None
-    undefined: Gaps = field(default_factory=dict)
-    higher_is_better: bool = True
-    tasks: Sequence[str] = (MULTICLASS, MULTILABEL)
+    undefined: Gaps = field(default_factory=dict)  # why a split does not define it
+    higher_is_better: bool = True  # otherwise the lower the better, and it does not decide
+    tasks: Sequence[str] = (MULTICLASS, MULTILABEL)  # that have it
+    # Whether it is the share of samples that are right: shown in percent, Wilson's interval
     is_share: bool = False
 
     def missing(self, answers: Answers, classes: Sequence[str]) -> str:

@@ -45,28 +45,21 @@ INPUT, OUTPUT = "images", "logits"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """What goes in, what comes out, and how to read it.
+    """What goes in, what comes out, and how to read it."""
 
-    Attributes:
-        architecture: Name of the network, as `classifier.build` takes it.
-        shape: Height, width and channels of an image.
-        classes: Names, in the order of the logits.
-        task: "multiclass": softmax, the largest wins; "multilabel": sigmoid, and every label that
-            reaches its threshold is there.
-        thresholds: Of a multilabel model's labels; None where none could be chosen.
-        views: Over what of an image the ONNX model's logits are the mean, one of `model.VIEWS`; the weights
-            are those of the network alone.
-        temperature: What logits are divided by before they become probabilities.
-        preprocessing: How an image file becomes the input; None in a package from before it was recorded.
-    """
-
-    architecture: str
-    shape: tuple[int, int, int]
-    classes: tuple[str, ...]
+    architecture: str  # name of the network, as `classifier.build` takes it
+    shape: tuple[int, int, int]  # height, width and channels of an image
+    classes: tuple[str, ...]  # names, in the order of the logits
+    # "multiclass": softmax, the largest wins; "multilabel": sigmoid, and every label that reaches its
+    # threshold is there
     task: str = "multiclass"
+    # Of a multilabel model's labels; None where none could be chosen
     thresholds: tuple[float | None, ...] = ()
+    # Over what of an image the ONNX model's logits are the mean, one of `model.VIEWS`; the weights are those
+    # of the network alone
     views: str = "plain"
-    temperature: float = 1.0
+    temperature: float = 1.0  # what logits are divided by before they become probabilities
+    # How an image file becomes the input; None in a package from before it was recorded
     preprocessing: Preprocessing | None = None
 
     def to_dict(self) -> dict[str, Any]:

@@ -19,40 +19,30 @@ BEST_QUALITY = 95  # the highest JPEG quality that preparing offers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preprocessing:
-    """How an image file becomes the pixels that the model takes; the signature has their height and width.
+    """How an image file becomes the pixels that the model takes; the signature has their height and width."""
 
-    Attributes:
-        orientation: "exif": an image is turned upright as its EXIF tag says.
-        window: Center and width of the values of a DICOM file that are shown, in the scanner's units; None:
-            each file's own window.
-        first_frame: Whether the first of several frames (DICOM, GIF, TIFF) is used; else such files are
-            rejected.
-        depth: Bits that the values of an image of 16 bits use, of which the upper 8 are kept; 0: the training
-            had no such images, and all 16 count.
-        background: What transparent pixels become, and what a whole image does not fill.
-        color: "gray" (ITU-R 601 weights) or "rgb".
-        scale: Proportions are kept. "cover": until the image just covers height and width; "shorter side":
-            until its shorter side has `side` pixels; "contain": until it just fits, in the middle.
-        side: Of "shorter side"; else 0.
-        filter: Of scaling, as wide as the reduction asks for.
-        jpeg_quality: The scaled image is compressed and decompressed as a JPEG of this quality, as the
-            training images were; 0: it is not.
-        crop: "center": what is left over is cut off at both ends.
-        reduced_from: Height and width to which the image is cropped, if it is then scaled to the smaller
-            input of the model; empty if cropping gives that already.
-    """
-
-    orientation: str = "exif"
+    orientation: str = "exif"  # "exif": an image is turned upright as its EXIF tag says
+    # Center and width of the values of a DICOM file that are shown, in the scanner's units; None: each file's
+    # own window
     window: tuple[float, float] | None = None
+    # Whether the first of several frames (DICOM, GIF, TIFF) is used; else such files are rejected
     first_frame: bool = False
+    # Bits that the values of an image of 16 bits use, of which the upper 8 are kept; 0: the training had no
+    # such images, and all 16 count
     depth: int = 0
-    background: str = "white"
-    color: str = "gray"
+    background: str = "white"  # what transparent pixels become, and what a whole image does not fill
+    color: str = "gray"  # "gray" (ITU-R 601 weights) or "rgb"
+    # Proportions are kept. "cover": until the image just covers height and width; "shorter side": until its
+    # shorter side has `side` pixels; "contain": until it just fits, in the middle.
     scale: str = "cover"
-    side: int = 0
-    filter: str = "bicubic"
+    side: int = 0  # of "shorter side"; else 0
+    filter: str = "bicubic"  # of scaling, as wide as the reduction asks for
+    # The scaled image is compressed and decompressed as a JPEG of this quality, as the training images were;
+    # 0: it is not
     jpeg_quality: int = 0
-    crop: str = "center"
+    crop: str = "center"  # "center": what is left over is cut off at both ends
+    # Height and width to which the image is cropped, if it is then scaled to the smaller input of the model;
+    # empty if cropping gives that already
     reduced_from: tuple[int, ...] = ()
 
     @classmethod

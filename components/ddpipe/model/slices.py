@@ -23,23 +23,16 @@ FEWEST = 20  # images of a slice or class, below which its score says too little
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceScore:
-    """How good a model is on one slice, by the score by which models of the task are compared.
-
-    Attributes:
-        score: None where the slice defines none.
-        low: Lower end of its 95 % interval; None where resampling shows no spread.
-        whole: The same score of the whole split, over the same classes.
-        classes: How many classes the score is over: those that the slice defines.
-    """
+    """How good a model is on one slice, by the score by which models of the task are compared."""
 
     column: str
     value: str
     samples: int
-    score: float | None
-    low: float | None
+    score: float | None  # None where the slice defines none
+    low: float | None  # lower end of its 95 % interval; None where resampling shows no spread
     high: float | None
-    whole: float | None
-    classes: int
+    whole: float | None  # the same score of the whole split, over the same classes
+    classes: int  # how many classes the score is over: those that the slice defines
 
     @property
     def name(self) -> str:

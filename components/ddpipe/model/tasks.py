@@ -25,19 +25,12 @@ Thresholds = scores.Thresholds
 
 
 class Task(ABC):
-    """A kind of question that a model answers.
+    """A kind of question that a model answers."""
 
-    Attributes:
-        name: As in a dataset's manifest.
-        activation: What turns logits into probabilities: "softmax" or "sigmoid".
-        exclusive: Whether an image shows exactly one of the classes.
-        scores: Names of the scores on a split; models are compared by the first.
-    """
-
-    name: ClassVar[str]
-    activation: ClassVar[str]
-    exclusive: ClassVar[bool]
-    scores: ClassVar[tuple[str, ...]]
+    name: ClassVar[str]  # as in a dataset's manifest
+    activation: ClassVar[str]  # what turns logits into probabilities: "softmax" or "sigmoid"
+    exclusive: ClassVar[bool]  # whether an image shows exactly one of the classes
+    scores: ClassVar[tuple[str, ...]]  # names of the scores on a split; models are compared by the first
 
     @abstractmethod
     def probabilities(self, logits: FloatArray) -> FloatArray:

@@ -50,18 +50,15 @@ class ClassPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Candidate and champion on the same images; `low` to `high` is the interval of the gain.
-
-    Attributes:
-        p_value: Of McNemar's test on right and wrong answers; None where images belong together, as it takes
-            them for independent.
-    """
+    """Candidate and champion on the same images; `low` to `high` is the interval of the gain."""
 
     candidate: float
     champion: float
     low: float
     high: float
     confidence: float
+    # Of McNemar's test on right and wrong answers; None where images belong together, as it takes them for
+    # independent
     p_value: float | None
     both_right: int
     only_candidate: int
@@ -83,24 +80,17 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the gate decided.
-
-    Attributes:
-        score: Of the new model; None if the images do not define it.
-        champion: Version of the champion that it was compared with; empty if there is none.
-        comparison: With the champion; None without one.
-        excluded: Images left out because either model was trained on them.
-        unknown: Which of the models does not say what it was trained on, in a clause; empty if both do.
-    """
+    """What the gate decided."""
 
     model: str
     decision: str
     reason: str
     metric: str
-    score: float | None
-    champion: str = ""
-    comparison: Comparison | None = None
-    excluded: int = 0
+    score: float | None  # of the new model; None if the images do not define it
+    champion: str = ""  # version of the champion that it was compared with; empty if there is none
+    comparison: Comparison | None = None  # with the champion; None without one
+    excluded: int = 0  # images left out because either model was trained on them
+    # Which of the models does not say what it was trained on, in a clause; empty if both do
     unknown: str = ""
     source: str = ""
 

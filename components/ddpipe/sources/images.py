@@ -44,15 +44,11 @@ DEEP = 16  # bits per value of images that have more than 8
 
 
 class Probed(NamedTuple):
-    """What the encoding of an image depends on.
+    """What the encoding of an image depends on."""
 
-    Attributes:
-        shape: Upright.
-        depth: Bits that the values of a 16-bit image use, at least 8: medical ones often 10 or 12, which no
-            header says. 0: the image has 8 bits.
-    """
-
-    shape: Shape
+    shape: Shape  # upright
+    # Bits that the values of a 16-bit image use, at least 8: medical ones often 10 or 12, which no header
+    # says. 0: the image has 8 bits.
     depth: int
 
 

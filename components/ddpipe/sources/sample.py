@@ -9,18 +9,12 @@ from ddpipe.data.manifest import Label
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One image and what it shows.
-
-    Attributes:
-        label: Multiclass: index of its class. Multilabel: 0 or 1 for each class.
-        stamp: Changes when the image may have changed; known without reading the image.
-        group: Samples of one group (such as one patient) belong in one split; "": it is a group of its own.
-        split: The split that the source assigns; "": none.
-    """
+    """One image and what it shows."""
 
     id: str
-    label: Label
-    stamp: str
+    label: Label  # Multiclass: index of its class. Multilabel: 0 or 1 for each class.
+    stamp: str  # changes when the image may have changed; known without reading the image
     where: str = ""
+    # Samples of one group (such as one patient) belong in one split; "": it is a group of its own
     group: str = ""
-    split: str = ""
+    split: str = ""  # the split that the source assigns; "": none

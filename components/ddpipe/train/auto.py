@@ -31,20 +31,16 @@ if TYPE_CHECKING:  # torch takes seconds to import
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What prepare measured.
-
-    Attributes:
-        network: Of the weights of a warm start, if they name it.
-        weights: Whether pretrained weights that suit the images can be had; None if none were looked for.
-    """
+    """What prepare measured."""
 
     task: str
     shape: tuple[int, int, int]
     images: int
     per_class: tuple[int, ...]
     validation: int
-    network: str = ""
+    network: str = ""  # of the weights of a warm start, if they name it
     network_side: int = 0
+    # Whether pretrained weights that suit the images can be had; None if none were looked for
     weights: Lookup | None = None
     sized: bool = False
 

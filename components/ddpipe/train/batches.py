@@ -76,17 +76,11 @@ def seed_of_step(seed: int, step: int, rank: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Samples on the device.
+    """Samples on the device."""
 
-    Attributes:
-        images: uint8, shape (n, H, W, C).
-        labels: CrossEntropy: int64, shape (n,). BinaryCrossEntropy: float32, shape (n, classes).
-        size: Of the global batch that this is a share of.
-    """
-
-    images: Tensor
-    labels: Tensor
-    size: int
+    images: Tensor  # uint8, shape (n, H, W, C)
+    labels: Tensor  # CrossEntropy: int64, shape (n,). BinaryCrossEntropy: float32, shape (n, classes).
+    size: int  # of the global batch that this is a share of
 
 
 def epoch_batches(

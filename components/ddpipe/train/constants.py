@@ -13,77 +13,57 @@ from ddpipe.model import is_own_function
 
 # What is chosen for a recipe: auto.py
 
+# Validation images from which the best epoch is selected: with fewer, chance decides which one is best
 SELECTION_IMAGES = 400
-"""Validation images from which the best epoch is selected: with fewer, chance decides which one is best."""
-IMBALANCE = 5
-"""From this ratio of the largest class to the smallest on, classes are weighted."""
+IMBALANCE = 5  # from this ratio of the largest class to the smallest on, classes are weighted
+# Smaller batches leave processors idle; larger ones take too few steps
 SMALLEST_BATCH, LARGEST_BATCH = 16, 512
-"""Smaller batches leave processors idle; larger ones take too few steps."""
-STEPS_OF_A_PASS = 32
-"""The batch is so small that an epoch has about so many steps."""
+STEPS_OF_A_PASS = 32  # the batch is so small that an epoch has about so many steps
+# Working resolutions of photographs by device: small sets learn nothing from more detail
 SIDES = {"cpu": 64, "cuda": 128}
-"""Working resolutions of photographs by device: small sets learn nothing from more detail."""
-PRETRAINED_SIDES = {"cpu": 128, "cuda": 224}
-"""Pretrained weights know what larger images look like."""
-ENOUGH_PHOTOGRAPHS = 20_000
-"""From more of them, random weights learn nearly as much as pretrained ones."""
-USUAL_NETWORK = "resnet18"
-"""The smallest common network with pretrained weights."""
-LENET_SIDE = 32
-"""Gray images of at most so many pixels get LeNet: they are digits, or as simple."""
-FAST_CNN_SIDE = 16
-"""Pixels that fast-cnn needs: three halvings leave at least one."""
-PRETRAINED_RATE = 0.5
-"""Share of the rate from scratch: more would destroy what the weights know."""
-FEWEST_WARMUP_STEPS = 20
-"""Fewer steps are no warm-up: momentum has not settled."""
+PRETRAINED_SIDES = {"cpu": 128, "cuda": 224}  # pretrained weights know what larger images look like
+ENOUGH_PHOTOGRAPHS = 20_000  # from more of them, random weights learn nearly as much as pretrained ones
+USUAL_NETWORK = "resnet18"  # the smallest common network with pretrained weights
+LENET_SIDE = 32  # gray images of at most so many pixels get LeNet: they are digits, or as simple
+FAST_CNN_SIDE = 16  # pixels that fast-cnn needs: three halvings leave at least one
+PRETRAINED_RATE = 0.5  # share of the rate from scratch: more would destroy what the weights know
+FEWEST_WARMUP_STEPS = 20  # fewer steps are no warm-up: momentum has not settled
 
+# Passes over so many images; more over fewer images, by a power of the ratio
 USUAL_PASSES, USUAL_IMAGES, PASSES_POWER = 30, 2400, 0.31
-"""Passes over so many images; more over fewer images, by a power of the ratio."""
+# Further passes over a small set cost time and gain nothing, unless it has fewer than `FEWEST_STEPS`
 MOST_PASSES = 40
-"""Further passes over a small set cost time and gain nothing, unless it has fewer than `FEWEST_STEPS`."""
-FEWEST_STEPS = 100
-"""Of a training, however few images there are: fewer do not reach the peak rate."""
-MANY_IMAGES = 1500
-"""From so many on, the wide fast-cnn is worth three times the time of the narrow one."""
-WIDE_SECONDS = 2e-6
-"""Seconds for a pixel in the wide fast-cnn on two cores."""
-FEWEST_WIDE_PASSES = 3
-"""With fewer passes, the narrow fast-cnn learns more than the wide one."""
+FEWEST_STEPS = 100  # of a training, however few images there are: fewer do not reach the peak rate
+MANY_IMAGES = 1500  # from so many on, the wide fast-cnn is worth three times the time of the narrow one
+WIDE_SECONDS = 2e-6  # seconds for a pixel in the wide fast-cnn on two cores
+FEWEST_WIDE_PASSES = 3  # with fewer passes, the narrow fast-cnn learns more than the wide one
+# Fewer than `MANY_IMAGES` are trained within so many seconds on two cores, but with so many passes
 SOON_SECONDS, FEWEST_SOON_PASSES = 60, 20
-"""Fewer than `MANY_IMAGES` are trained within so many seconds on two cores, but with so many passes."""
+# Over all epochs, if that is more than `FEWEST_EPOCHS`: more images teach more than more passes
 MOST_IMAGES_SEEN = 2_000_000
-"""Over all epochs, if that is more than `FEWEST_EPOCHS`: more images teach more than more passes."""
-FEWEST_EPOCHS = 3
-"""However large the set: the average and the schedule need several."""
-PRETRAINED_PASSES = {"cpu": 5, "cuda": 15}
-"""Passes at most: pretrained weights learn new classes in a few."""
+FEWEST_EPOCHS = 3  # however large the set: the average and the schedule need several
+PRETRAINED_PASSES = {"cpu": 5, "cuda": 15}  # passes at most: pretrained weights learn new classes in a few
 
 
+# Weight decay by optimizer: Muon keeps weights at one length and needs none
 DECAYS = {"sgd": 5e-4, "adamw": 0.02, "muon": 0.0}
-"""Weight decay by optimizer: Muon keeps weights at one length and needs none."""
+# By optimizer: Muon's updates are all as long, and a long memory makes them lag
 MOMENTA = {"sgd": 0.9, "adamw": 0.9, "muon": 0.6}
-"""By optimizer: Muon's updates are all as long, and a long memory makes them lag."""
+# Share of all steps by optimizer: Muon's first updates are as well scaled as its later ones
 WARMUPS = {"sgd": 0.1, "adamw": 0.1, "muon": 0.0}
-"""Share of all steps by optimizer: Muon's first updates are as well scaled as its later ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Networks that train alike, from random weights.
-
-    Attributes:
-        rates: Peak learning rate by optimizer, for batches of `batch`.
-        power: By which the rate follows the size of the batch: 1 in proportion, 0.5 its square root.
-        grows: Whether early steps may use smaller images.
-    """
+    """Networks that train alike, from random weights."""
 
     optimizer: str
-    rates: Mapping[str, float]
+    rates: Mapping[str, float]  # peak learning rate by optimizer, for batches of `batch`
     batch: int = 64
+    # By which the rate follows the size of the batch: 1 in proportion, 0.5 its square root
     power: float = 1.0
     smoothing: float = 0.1
-    grows: bool = False
+    grows: bool = False  # whether early steps may use smaller images
 
     def values(self, optimizer: str = "", *, exclusive: bool = True) -> dict[str, Any]:
         """What goes together in a recipe, by the names of its hyperparameters; smoothing is for one class."""
@@ -127,69 +107,59 @@ def family_of(network: str) -> Family:
 
 # Progressive resizing: batches.py
 
+# Share of all steps after which images have their full size: the later half learns detail
 FULL_RESOLUTION_FROM = 0.5
-"""Share of all steps after which images have their full size: the later half learns detail."""
-SIDE_MULTIPLE = 4
-"""Pixels that the sides of smaller images are a multiple of, so that pooling loses none."""
+SIDE_MULTIPLE = 4  # pixels that the sides of smaller images are a multiple of, so that pooling loses none
 
 # Start and divergence: initial.py, loop.py and start.py
 
+# Training images from which a network may set its first weights: enough for their covariance
 INITIAL_SAMPLES = 1024
-"""Training images from which a network may set its first weights: enough for their covariance."""
+# Steps between two checks of the loss: a check waits for the device and for the other ranks
 LOSS_CHECK_EVERY = 16
-"""Steps between two checks of the loss: a check waits for the device and for the other ranks."""
+# Steps in which a training whose loss multiplies may start again at a lower rate: little is lost
 RESTART_STEPS = 100
-"""Steps in which a training whose loss multiplies may start again at a lower rate: little is lost."""
-DIVERGED_AT = 10
-"""A loss of this many times the first one has diverged."""
-RESTART_DIVISOR = 10
-"""By what the rate is divided after a diverging start."""
-COMPILED_DEVICES = ("cuda",)
-"""Devices for which `compile` counts: on a CPU it takes minutes and gains little."""
+DIVERGED_AT = 10  # a loss of this many times the first one has diverged
+RESTART_DIVISOR = 10  # by what the rate is divided after a diverging start
+COMPILED_DEVICES = ("cuda",)  # devices for which `compile` counts: on a CPU it takes minutes and gains little
+# Samples of a batch whose loss is not a number that the message names; diverged.json has all
 SAMPLES_NAMED = 5
-"""Samples of a batch whose loss is not a number that the message names; diverged.json has all."""
+# Images that are validated at a time, at most: without gradients they need little memory
 VALIDATION_BATCH = 512
-"""Images that are validated at a time, at most: without gradients they need little memory."""
 
 # How many steps fit into a budget of minutes: timetable.py
 
+# Work of scoring an image: the forward pass alone, of three passes of about the same size
 SCORING_WORK = 1 / 3
-"""Work of scoring an image: the forward pass alone, of three passes of about the same size."""
-STEPS_BEFORE_FIRST_DECISION = 4
-"""The first step of a process is not counted: it prepares kernels."""
+STEPS_BEFORE_FIRST_DECISION = 4  # the first step of a process is not counted: it prepares kernels
+# A decision counts until one such part of the remaining steps is done: a shared machine changes its pace
 DECISION_PART = 20
-"""A decision counts until one such part of the remaining steps is done: a shared machine changes its pace."""
+# Share of a budget that is planned for: a machine that becomes slow at the end is noticed a little late
 BUDGET_PART = 0.985
-"""Share of a budget that is planned for: a machine that becomes slow at the end is noticed a little late."""
+# Times by which the pace is measured, and by what the steps between them grow: the later half decides
 TIMES_KEPT, MARKS_GROW_BY = 64, 1.05
-"""Times by which the pace is measured, and by what the steps between them grow: the later half decides."""
+# No time left is shown before so many steps and seconds, nor while the pace still changes by so much
 ESTIMATE_STEPS, ESTIMATE_SECONDS, ESTIMATE_RATIO = 16, 3.0, 1.25
-"""No time left is shown before so many steps and seconds, nor while the pace still changes by so much."""
+# More than both of them improves no model: a longer budget is not used up
 MOST_EPOCHS, MOST_STEPS = 200, 2000
-"""More than both of them improves no model: a longer budget is not used up."""
+# Time that evaluation and export need beside scoring, in times that a training process needs to start
 LAUNCHES_LATER = 4.0
-"""Time that evaluation and export need beside scoring, in times that a training process needs to start."""
 
 # Ranks and memory: fully_sharded.py and journal.py
 
-LARGE_TENSOR = 2**16
-"""Values from which on a rank does not hold a tensor of which it needs a share only."""
+LARGE_TENSOR = 2**16  # values from which on a rank does not hold a tensor of which it needs a share only
+# Weights from which on a block is sharded by itself: smaller ones cost more in messages than in memory
 SMALLEST_UNIT = 2**18
-"""Weights from which on a block is sharded by itself: smaller ones cost more in messages than in memory."""
+# A rank is slow from this multiple of the median on, and if it costs each step as many seconds
 SLOW_RATIO, SLOW_SECONDS = 1.5, 0.02
-"""A rank is slow from this multiple of the median on, and if it costs each step as many seconds."""
+# Ranks wait for each other so many times the slowest of recent steps, at least so many seconds
 PATIENCE_STEPS, LEAST_PATIENCE, PATIENCE_RATIO = 16, 60.0, 20
-"""Ranks wait for each other so many times the slowest of recent steps, at least so many seconds."""
-SLOW_IN_A_ROW = 2
-"""Comparisons in a row that a rank has to be slow in: one alone may be chance."""
-NEXT_REPORT = 10
-"""After a report of a slow rank, this multiple of comparisons in a row until the next one."""
+SLOW_IN_A_ROW = 2  # comparisons in a row that a rank has to be slow in: one alone may be chance
+NEXT_REPORT = 10  # after a report of a slow rank, this multiple of comparisons in a row until the next one
 
 # Writes to the store: saver.py
 
-STORE_PATIENCE = 600.0
-"""Seconds for which a store may be away: as long as the API server may."""
-RETRY_PAUSE = 5.0
-"""Seconds between two tries."""
+STORE_PATIENCE = 600.0  # seconds for which a store may be away: as long as the API server may
+RETRY_PAUSE = 5.0  # seconds between two tries
+# Seconds in which a training that fails may still write what waits: less than a pod gets to terminate
 LAST_WRITES = 20.0
-"""Seconds in which a training that fails may still write what waits: less than a pod gets to terminate."""

@@ -38,14 +38,11 @@ class CrossEntropy:
     """One class per image: cross-entropy and accuracy.
 
     Labels are int64, shape (n,).
-
-    Attributes:
-        weights: Of each class, shape (classes,); None if all weigh the same.
     """
 
     sums: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
 
-    weights: Tensor | None = None
+    weights: Tensor | None = None  # of each class, shape (classes,); None if all weigh the same
     smoothing: float = 0.0
 
     def losses(self, logits: Tensor, labels: Tensor) -> Tensor:

@@ -65,23 +65,17 @@ class Precision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Augmentation:
-    """What happens to an image.
+    """What happens to an image."""
 
-    Attributes:
-        shift: It moves by up to this part of its sides; what is missing is its mirror image.
-        flip: "random": every second one is mirrored from left to right. "alternating": one that was mirrored
-            in an epoch is not in the next (Jordan, arXiv:2404.00498, section 3.6). "none".
-        cutout: A square of this part of its sides becomes gray.
-        zoom: What is seen is a rectangle of at least this part of its area, stretched to the old shape
-            ("random resized crop": Szegedy et al., CVPR 2015, section 6).
-        light: Brightness and contrast change by up to this part.
-    """
-
-    shift: float = 0.0
+    shift: float = 0.0  # it moves by up to this part of its sides; what is missing is its mirror image
+    # "random": every second one is mirrored from left to right. "alternating": one that was mirrored in an
+    # epoch is not in the next (Jordan, arXiv:2404.00498, section 3.6). "none".
     flip: str = "none"
-    cutout: float = 0.0
+    cutout: float = 0.0  # a square of this part of its sides becomes gray
+    # What is seen is a rectangle of at least this part of its area, stretched to the old shape ("random
+    # resized crop": Szegedy et al., CVPR 2015, section 6)
     zoom: float = 1.0
-    light: float = 0.0
+    light: float = 0.0  # brightness and contrast change by up to this part
 
 
 AUGMENTATIONS: Mapping[str, Augmentation] = {
