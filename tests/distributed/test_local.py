@@ -64,6 +64,11 @@ def test_a_rank_that_lost_a_killed_one_leaves_the_word_to_torchrun(faulty: str, 
     assert re.search(r"rank +: 1 .*\n.*exitcode +: -9", ended.stderr.partition("Root Cause")[2])
 
 
+def test_a_rank_that_calls_sys_exit_is_named_with_the_line(faulty: str) -> None:
+    with pytest.raises(ReplicaFailed, match=r"SystemExit: done(?s:.*)faulty_rank.py"):
+        run_local(faulty, ["leave"], processes=1)
+
+
 def test_failed_rank_keeps_its_exit_code(faulty: str) -> None:
     ended = subprocess.run([sys.executable, "-m", faulty, "crash"], capture_output=True, check=False)
     assert ended.returncode == Diverged.exit_code

@@ -1,4 +1,4 @@
-"""A rank that fails: `python -m faulty_rank diverge|die|crash`. Rank 1 does it, rank 0 waits for it."""
+"""A rank that fails: `python -m faulty_rank diverge|die|crash|leave`. Rank 1 does it, rank 0 waits for it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ def fail() -> None:
     if sys.argv[1] == "crash":
         atexit.register(os.abort)  # as gloo's threads do, at times, when their peer is gone
         raise DIVERGED
+    if sys.argv[1] == "leave":
+        sys.exit("done")
     with process_group() as world:
         if world.is_main:
             logging.getLogger("ddpipe.test").info("rank 0 waits")

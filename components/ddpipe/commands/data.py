@@ -33,7 +33,7 @@ from ddpipe.parameters import Between, Parameters, parameter
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import RunOptions
 from ddpipe.steps import PREPARE, EncodeOptions
-from ddpipe.storage import open_store
+from ddpipe.storage import existing_store, open_store
 
 LONGEST_GRACE = 100_000
 """Hours; more is a typing error."""
@@ -127,7 +127,7 @@ def data_command() -> None:
 @json_option
 def list_command(name: str | None, store: str) -> None:
     """List the versions of the dataset NAME, or of all datasets, the newest last."""
-    found = versions(open_store(store), name)
+    found = versions(existing_store(store), name)
     facts = [asdict(version) | {"published": version.published.isoformat()} for version in found]
     rows = [
         (one.name, one.dataset_id[:12], *_in_short(one.uri), f"{one.published:%Y-%m-%d %H:%M}")
@@ -240,7 +240,7 @@ def clean_up_command(store: str, runs: str, grace: float, delete: bool) -> None:
     GcOptions(grace=grace).validated()
     from ddpipe.model.history import leftovers
 
-    place, now = open_store(store), datetime.now(UTC)
+    place, now = existing_store(store), datetime.now(UTC)
     find = clean_up if delete else garbage
     half_published = list(leftovers(place, timedelta(hours=grace), now))
     objects = [*find(place, timedelta(hours=grace), now), *half_published]

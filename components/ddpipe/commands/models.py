@@ -21,7 +21,7 @@ from ddpipe.model.training_record import RECORD
 from ddpipe.serve.naming import package_uri
 from ddpipe.serve.settings import RegisterOptions
 from ddpipe.steps import REGISTER
-from ddpipe.storage import open_store, write_uri
+from ddpipe.storage import existing_store, open_store, write_uri
 from ddpipe.storage.sealed import to_json
 from ddpipe.train.recipe import as_today
 
@@ -43,7 +43,7 @@ def models_command() -> None:
 @json_option
 def list_command(name: str | None, store: str) -> None:
     """List the versions of the model NAME, or of all models, the newest last."""
-    place = open_store(store)
+    place = existing_store(store)
     facts, lines = [], []
     for model in [NamedModel(place, name)] if name else models(place):
         champion = model.history().champion

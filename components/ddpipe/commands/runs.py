@@ -25,6 +25,7 @@ from ddpipe.engine.endpoint import EndpointOptions, has_endpoint, resolve
 from ddpipe.engine.runs import RunState, StepState, latest, look, retry, step_log, step_named, stop
 from ddpipe.errors import ParameterError
 from ddpipe.runs import NAME, Run, runs_in
+from ddpipe.storage import existing_store
 
 _FOUND = ("score", "dataset", "model", "title")
 """What is listed of a run besides its state, if it is known."""
@@ -65,6 +66,8 @@ def runs_command() -> None:
 @json_option
 def list_command(engine: Engine | None, folder: str, count: int) -> None:
     """List the newest runs in a folder and on a server."""
+    if not engine:
+        existing_store(folder)
     local = [(_state(run, begun), _found_by(run)) for run, begun in runs_in(folder, count)]
     runs = [*local, *((run, {"title": run.name}) for run in (latest(engine, count) if engine else ()))]
     head = ("RUN", "STATE", "BEGAN", "TOOK", *map(str.upper, _FOUND))

@@ -59,7 +59,7 @@ def run_rank(body: Callable[[], object]) -> NoReturn:
         _record(str(error), error.exit_code, dict(error.as_dict()))
         sys.stderr.write(f"{error}\n")
         leave(error.exit_code)
-    except Exception as error:  # noqa: BLE001 - a bug: print the whole traceback, here and in the error file
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a bug: all of its traceback, also in the file
         _record(f"{type(error).__name__}: {error}", 1, {"py_callstack": traceback.format_exc()[-_MOST:]})
         traceback.print_exc()
         leave(1)

@@ -76,7 +76,7 @@ def check_logits(network: nn.Module, name: str, shape: Shape, classes: int) -> N
     training = network.training
     try:
         logits = network.eval()(torch.zeros(TRIAL_BATCH, channels, height, width))
-    except Exception as error:  # the network may be anybody's and raise anything
+    except (Exception, SystemExit) as error:  # the network may be anybody's and raise anything
         raise cannot_build(
             name,
             f"it does not accept images of {width}x{height} pixels and {channels} channels: "
@@ -114,7 +114,7 @@ def _reported(name: str) -> Iterator[None]:
         yield
     except ParameterError:
         raise
-    except Exception as error:  # the user's code may raise anything
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
         raise cannot_build(
             name,
             _described(error),
@@ -122,7 +122,7 @@ def _reported(name: str) -> Iterator[None]:
         ) from error
 
 
-def _described(error: Exception) -> str:
+def _described(error: BaseException) -> str:
     """The error, and the innermost lines of the code that is neither ours nor a library's."""
     lines = [
         f"{frame.filename}, line {frame.lineno}: {frame.line}"

@@ -11,11 +11,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ddpipe.errors import ParameterError
+from ddpipe.errors import NoSuchObject, ParameterError
 from ddpipe.storage.base import ObjectInfo, Store
 from ddpipe.storage.files import FileStore
 
-__all__ = ["ObjectInfo", "Store", "exists", "open_store", "read_uri", "split_uri", "write_uri"]
+__all__ = [
+    "ObjectInfo",
+    "Store",
+    "existing_store",
+    "exists",
+    "open_store",
+    "read_uri",
+    "split_uri",
+    "write_uri",
+]
 
 
 def open_store(uri: str) -> Store:
@@ -38,6 +47,15 @@ def open_store(uri: str) -> Store:
         bucket, _, prefix = rest.partition("/")
         return open_bucket(bucket, prefix)
     raise _not_one(uri, f"{scheme}:// is not known")
+
+
+def existing_store(uri: str) -> Store:
+    """The store at `uri`, to list what is in it: a path that is mistyped must not look like an empty one."""
+    store = open_store(uri)
+    if (root := store.local_path("")) and not root.is_dir():
+        seen = "it is a file, not a folder" if root.exists() else "there is no such folder"
+        raise NoSuchObject(what="nothing can be listed", which=uri, seen=seen, do="Check the path.")
+    return store
 
 
 def _not_one(uri: str, seen: str) -> ParameterError:

@@ -210,7 +210,7 @@ class FileStore:
             raise NoSuchObject(
                 what="an object is missing",
                 which=str(path),
-                seen="there is no such file",
+                seen="it is a folder, not a file" if path.is_dir() else "there is no such file",
                 do="Check the path; if the step that writes it failed, run that again.",
             ) from error
         except PermissionError as error:

@@ -67,6 +67,16 @@ def test_an_empty_store_has_no_versions(tmp_path: Path) -> None:
     assert _ddpipe("ls", "--store", str(tmp_path)) == (0, "no versions\n")
 
 
+@pytest.mark.parametrize(
+    "command", [("data", "ls"), ("data", "clean-up"), ("models", "ls"), ("runs", "ls")], ids=" ".join
+)
+def test_a_folder_that_is_not_there_is_no_empty_one(command: tuple[str, str], tmp_path: Path) -> None:
+    option = "--runs" if "runs" in command else "--store"
+    result = CliRunner().invoke(cli, [*command, option, str(tmp_path / "typo")])
+    assert result.exit_code == NoSuchObject.exit_code
+    assert "there is no such folder" in result.stderr
+
+
 def test_show_describes_a_version_in_numbers(toys: PrepareSpec) -> None:
     prepared = prepare(toys)
     facts = _facts("show", prepared.manifest_uri)

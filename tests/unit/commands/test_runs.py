@@ -72,8 +72,8 @@ def test_the_newest_runs_are_listed_first(tmp_path: Path) -> None:
     assert [line.split()[0] for line in shown.splitlines()] == ["RUN", "third", "second"]
 
 
-def test_a_missing_folder_has_no_runs(tmp_path: Path) -> None:
-    assert ddpipe("runs", "ls", "--runs", str(tmp_path / "none")).stdout == "no runs\n"
+def test_an_empty_folder_has_no_runs(tmp_path: Path) -> None:
+    assert ddpipe("runs", "ls", "--runs", str(tmp_path)).stdout == "no runs\n"
     assert not list(tmp_path.iterdir())
 
 

@@ -24,7 +24,7 @@ from ddpipe.train.train import train
 
 SHAPE = (8, 8, 1)
 MODULE = """
-import torch
+import sys, torch
 from torch import nn
 
 class Mine(nn.Module):
@@ -46,6 +46,9 @@ def fails_in_training(shape, classes):
             raise KeyError("only in training")
         return x
     return Mine(classes, body)
+
+def leaves_in_forward(shape, classes):
+    return Mine(classes, lambda self, x: sys.exit(3))
 
 def fails_backward(shape, classes):
     class Broken(torch.autograd.Function):
@@ -103,7 +106,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     [
         ("fails_forward", r"mat1 and mat2.*mine_.*\.py, line 10.*line 16"),
         ("fails_in_training", r"KeyError: 'only in training'.*mine_.*\.py, line 21: raise KeyError"),
-        ("fails_backward", "ZeroDivisionError: in backward.*line 32"),
+        ("leaves_in_forward", r"SystemExit: 3.*mine_.*\.py, line 26"),
+        ("fails_backward", "ZeroDivisionError: in backward.*line 35"),
         ("frozen", "no weights that can be trained"),
         ("without_parameters", "no weights that can be trained"),
     ],

@@ -121,6 +121,12 @@ def test_a_missing_object_is_named(store_uri: str, tmp_path: Path) -> None:
     assert not (tmp_path / "down").exists()
 
 
+def test_a_folder_is_no_missing_file(tmp_path: Path) -> None:
+    (tmp_path / "weights").mkdir()
+    with pytest.raises(NoSuchObject, match="weights: it is a folder, not a file"):
+        open_store(str(tmp_path)).read("weights")
+
+
 def test_a_writable_store_stays_empty_when_checked(store_uri: str) -> None:
     store = open_store(store_uri)
     store.check_writable()
