@@ -36,7 +36,7 @@ _LONGEST = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--side-by-side", type=int, default=4, help="How many faults happen at once.")
+    parser.addoption("--side-by-side", type=int, default=8, help="How many faults happen at once.")
     parser.addoption("--messages", action="store_true", help="Print every message, fault by fault.")
     parser.addoption("--matrix", type=Path, help="File to write the matrix of faults to, as a table.")
 

@@ -460,7 +460,7 @@ def restarting(place: Place) -> Ended:
     ended = launch(place, script, "--restart", "OnFailure").end()
     for rank in ("worker-0", "worker-1"):
         numbers = [int(number) for number in re.findall(rf"\[{rank}\] (\d+)\n", ended.text)]
-        assert numbers == list(range(1, 101)), numbers
+        assert numbers == list(range(1, 101)), ended.text
     return ended
 
 

@@ -260,6 +260,7 @@ def test_the_guard_keeps_its_connection_warm(monkeypatch: pytest.MonkeyPatch) ->
 
 PROGRAM = """
 import os, sys, time
+from threading import Event
 from fake_api import FakeApiServer
 from test_stopping import JOBS, PATH, FROM_POD, JOB, a_server, an_object
 from ddpipe.launching.stopping import deletes_on_stop
@@ -277,8 +278,11 @@ with deletes_on_stop(server, FROM_POD):
 """
 
 
-HASTY = PROGRAM.replace("    delete(path, uid)", "    time.sleep(1); delete(path, uid)").replace(
-    "sys.stderr.close()\n    time.sleep(30)", "time.sleep(0.5)"
+# It ends while the server is deleting.
+HASTY = (
+    PROGRAM.replace("    delete(path, uid)", "    deleting.set(); time.sleep(1); delete(path, uid)")
+    .replace("    sys.stderr.close()\n    time.sleep(30)", "    deleting.wait()")
+    .replace("delete = server.delete", "delete, deleting = server.delete, Event()")
 )
 
 
