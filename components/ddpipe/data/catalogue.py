@@ -134,7 +134,9 @@ def garbage(store: Store, grace: timedelta, now: datetime) -> list[ObjectInfo]:
     old = {name: info for name, info in stored.items() if name not in needed and now - info.modified > grace}
     entries = [info for info in listing if _subject(info.key) in old]
     unfinished = [info for info in store.list(SCRATCH) if now - info.modified > grace]
-    return [*entries, *old.values(), *unfinished, *stale_intents(store, now)]
+    intents = (info for folder in (CLAIMS, CLEANINGS) for info in store.list(folder))
+    stale = [info for info in intents if now - info.modified > KEPT]  # their writers were killed
+    return [*entries, *old.values(), *unfinished, *stale]
 
 
 def _subject(key: str) -> str | None:
@@ -249,10 +251,3 @@ def _hashes(store: Store, key: str) -> set[str]:
         seen=seen,
         do="Delete this file if no ddpipe process is writing to the store, or wait for an hour.",
     )
-
-
-def stale_intents(store: Store, now: datetime) -> list[ObjectInfo]:
-    """Intents that killed processes have left."""
-    return [
-        info for folder in (CLAIMS, CLEANINGS) for info in store.list(folder) if now - info.modified > KEPT
-    ]

@@ -79,17 +79,11 @@ def _verify_once(path: Path, item: ShardRef | ColumnRef, proof: Path) -> None:
         "modified": status.st_mtime_ns,
         "inode": status.st_ino,
     }
-    if _read(proof) == facts:
-        return
+    with suppress(FileNotFoundError, ValueError, RecursionError):  # none yet, or its writer died
+        if json.loads(proof.read_bytes()) == facts:
+            return
     if 0 <= time.time() - status.st_mtime < TICK:
         time.sleep(TICK)  # every later write changes the modification time
     verify(path, item)
     with suppress(OSError):  # a full disk: without a proof it is read again
         proof.write_text(json.dumps(facts))
-
-
-def _read(proof: Path) -> object:
-    try:
-        return json.loads(proof.read_bytes())
-    except (FileNotFoundError, ValueError, RecursionError):  # none yet, or its writer died
-        return None

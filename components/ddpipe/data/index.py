@@ -24,7 +24,7 @@ from ddpipe.data import npy
 from ddpipe.data.cache import default_cache
 from ddpipe.data.columns import Strings, Text, hashes, trimmed
 from ddpipe.data.fetching import fetched
-from ddpipe.data.manifest import ColumnRef, DatasetManifest, ShardRef, Split
+from ddpipe.data.manifest import ColumnRef, DatasetManifest, ShardRef, Split, error_for_dataset
 from ddpipe.data.npy import mapped
 from ddpipe.data.shards import object_key
 from ddpipe.errors import CorruptObject, DatasetError
@@ -83,12 +83,10 @@ def open_index(manifest: DatasetManifest, split: str, store: Store, cache: Path 
     fits = fits and all(one.dtype == np.int64 and one.shape == (part.count,) for one in groups)
     fits = fits and all(one.min(initial=0) >= 0 for one in groups)
     if not fits or class_counts(labels, many).tolist() != list(part.per_class):
-        raise DatasetError(
-            what="a dataset cannot be read",
-            which=f"{manifest.name}, {split}",
-            seen=f"its ids are {ids.dtype} {ids.shape}, its labels {labels.dtype} {labels.shape}: not "
+        raise error_for_dataset(
+            f"{manifest.name}, {split}",
+            f"its ids are {ids.dtype} {ids.shape}, its labels {labels.dtype} {labels.shape}: not "
             f"the {part.count} samples of {many} classes that the manifest counts",
-            do="Prepare the dataset again: `ddpipe prepare`.",
         )
     return SampleIndex(Strings(ids), labels, *groups)
 
@@ -159,17 +157,13 @@ def from_bytes(data: bytes, origin: str) -> Hashes:
     """The hashes in a file `trained_on.npy`."""
     try:
         seen = npy.array_in(data)
+        if seen.dtype != np.uint64 or seen.ndim != 1 or (seen[1:] <= seen[:-1]).any():
+            raise ValueError("it is not a sorted column of hashes, each once")  # noqa: TRY301
     except ValueError as error:
-        raise _corrupt(origin, str(error)) from error
-    if seen.dtype != np.uint64 or seen.ndim != 1 or (seen[1:] <= seen[:-1]).any():
-        raise _corrupt(origin, "it is not a sorted column of hashes, each once")
+        raise CorruptObject(
+            what="the list of samples that a model was trained on is malformed",
+            which=origin,
+            seen=str(error),
+            do="Train and export the model again, or start from another.",
+        ) from error
     return seen
-
-
-def _corrupt(origin: str, seen: str) -> CorruptObject:
-    return CorruptObject(
-        what="the list of samples that a model was trained on is malformed",
-        which=origin,
-        seen=seen,
-        do="Train and export the model again, or start from another.",
-    )

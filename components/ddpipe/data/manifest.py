@@ -139,9 +139,11 @@ class DatasetManifest:
         try:
             manifest = cls(**_typed(fields))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise _error_for(origin, f"a field is missing, unknown or malformed ({error!r})") from error
+            raise error_for_dataset(
+                origin, f"a field is missing, unknown or malformed ({error!r})"
+            ) from error
         if problems := list(_problems(manifest)):
-            raise _error_for(origin, listed(problems))
+            raise error_for_dataset(origin, listed(problems))
         return manifest
 
 
@@ -156,7 +158,7 @@ def load_manifest(uri: str) -> DatasetManifest:
     location = _LOCATION.fullmatch(uri)
     found = hashlib.sha256(data).hexdigest()
     if location and location["dataset_id"] != found:
-        raise _error_for(uri, f"its content has the id {found}: it was changed after it was published")
+        raise error_for_dataset(uri, f"its content has the id {found}: it was changed after it was published")
     return DatasetManifest.from_json(data, uri)
 
 
@@ -264,7 +266,8 @@ def _no_manifest(which: str, reason: str) -> DatasetError:
     )
 
 
-def _error_for(which: str, seen: str) -> DatasetError:
+def error_for_dataset(which: str, seen: str) -> DatasetError:
+    """The error of a version that is not what was published."""
     return DatasetError(
         what="a dataset cannot be read",
         which=which,

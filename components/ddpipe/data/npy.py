@@ -93,13 +93,12 @@ def _fitting(shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> int:
 
 def mapped(path: Path) -> mmap.mmap:
     """A file's content, read-only; of an empty file no bytes can be read."""
+    _raise_limit()
     try:
-        try:
-            return _mapped(path)
-        except OSError as error:
-            if error.errno != errno.EMFILE or not _raise_limit():
-                raise
-            return _mapped(path)
+        with path.open("rb") as file:
+            if sys.version_info >= (3, 13):
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ, trackfd=False)
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         many = isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}
@@ -115,13 +114,6 @@ def mapped(path: Path) -> mmap.mmap:
         ) from error
 
 
-def _mapped(path: Path) -> mmap.mmap:
-    with path.open("rb") as file:
-        if sys.version_info >= (3, 13):
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ, trackfd=False)
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-
 def files_left() -> int:
     """How many more files this process may open, at least; its limit is raised to what it may be."""
     _raise_limit()
@@ -133,10 +125,8 @@ def files_left() -> int:
 _USUAL_FILES = 64  # files that a process has open, where the system does not tell
 
 
-def _raise_limit() -> bool:
-    """Allow this process as many open files as it may have; whether that is more."""
+def _raise_limit() -> None:
+    """Allow this process as many open files as it may have."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == hard:
-        return False
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return True
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

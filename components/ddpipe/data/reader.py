@@ -98,7 +98,10 @@ def open_shards(
         path = fetched(store, shard, folder)
         return open_shard(path, shard, shape) if kept is open_shard else ClosedShard(kept, path, shard, shape)
 
-    order = _fetch_order(len(shards), socket.gethostname())
+    # From one in the middle to the end, then from the start: nodes that start together would otherwise all
+    # ask for the same object. The processes of a node have one order: one fetches, the others wait for it.
+    first = zlib.crc32(socket.gethostname().encode()) % max(1, len(shards))
+    order = [*range(first, len(shards)), *range(first)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         by_number = dict(zip(order, pool.map(opened, order), strict=True))
     return [by_number[number] for number in range(len(shards))]
@@ -119,16 +122,6 @@ def _left_in_store(shards: Sequence[ShardRef], store: Store, cache: Path) -> set
         *(len(missing), size / 1e9, cache, free / 1e9),
     )
     return missing
-
-
-def _fetch_order(shards: int, node: str) -> list[int]:
-    """The order in which a node fetches shards: from one in the middle to the end, then from the start.
-
-    Nodes that start together would otherwise all ask for the same object. All processes of a node have the
-    same order: one of them fetches a shard while the others wait for it.
-    """
-    first = zlib.crc32(node.encode()) % shards if shards else 0
-    return [*range(first, shards), *range(first)]
 
 
 class SplitReader:
@@ -165,16 +158,14 @@ class SplitReader:
         places = np.searchsorted(self._ends, wanted, side="right")
         # All shards begin before the first is waited for: of many shards, a batch has one image each.
         begun = [
-            (places == place, self._begun(place, wanted[places == place])) for place in np.unique(places)
+            (places == place, shard.each(wanted[places == place] - (self._ends[place] - len(shard))))
+            for place in np.unique(places)
+            for shard in [self._shards[place]]
         ]
         for chosen, some in begun:
             for row, image in zip(np.flatnonzero(chosen).tolist(), some, strict=True):
                 images[row] = image
         return images
-
-    def _begun(self, place: int, wanted: NDArray[np.int64]) -> Iterable[Images]:
-        shard = self._shards[place]
-        return shard.each(wanted - (self._ends[place] - len(shard)))
 
 
 _OTHER_FILES = 64  # that a process needs besides: connections, locks, logs, the files of checkpoints
@@ -197,6 +188,8 @@ class ClosedShard:
 
 
 READERS = 16  # images that a process reads at the same time: as many connections as a store's client keeps
+
+_readers = cache(partial(ThreadPoolExecutor, READERS, thread_name_prefix="part"))
 
 _ENTRY = 9
 """Bytes of an image's size in the head of a shard, which is less than 100 MB, and of the space after it."""
@@ -227,11 +220,6 @@ class PartShard:
             raise damaged(f"{self._store.uri}/{shard_key(self._shard)}", f"image {index}: {error}") from error
 
 
-@cache
-def _readers() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(READERS, thread_name_prefix="part")
-
-
 def _raw(shard: ShardRef, shape: tuple[int, int, int]) -> tuple[list[int], list[int]]:
     """Pixels of one size each stand at the end of the file, after a short header."""
     size = math.prod(shape)
@@ -245,16 +233,11 @@ def _jpegs(store: Store, shard: ShardRef) -> tuple[list[int], list[int]]:
     """Start and size of each file."""
     head = store.read_range(shard_key(shard), 0, min(shard.bytes, 2 * BLOCK + _ENTRY * shard.count))
     try:
-        return _checked(head, shard)
+        starts, sizes = places_in(head)
+        if len(sizes) != shard.count or min(sizes) < 0 or starts[-1] + sizes[-1] > shard.bytes:
+            raise ValueError(f"it lists {len(sizes)} images, the manifest {shard.count}")  # noqa: TRY301
     except (ValueError, IndexError) as error:
         raise damaged(f"{store.uri}/{shard_key(shard)}", str(error)) from error
-
-
-def _checked(head: bytes, shard: ShardRef) -> tuple[list[int], list[int]]:
-    """The places that a head lists, if they are as many as the manifest says and within the shard."""
-    starts, sizes = places_in(head)
-    if len(sizes) != shard.count or min(sizes) < 0 or starts[-1] + sizes[-1] > shard.bytes:
-        raise ValueError(f"it lists {len(sizes)} images, the manifest {shard.count}")
     return starts, sizes
 
 

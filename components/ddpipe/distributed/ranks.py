@@ -2,12 +2,12 @@
 
 from ddpipe.distributed import process_group, spawn
 
-def work(shards):
-with process_group() as world:
-...
-return result
+    def work(shards):
+        with process_group() as world:
+            ...
+        return result
 
-result = spawn(work, 4, shards)
+    result = spawn(work, 4, shards)
 """
 
 from __future__ import annotations

@@ -87,19 +87,15 @@ class _Lease:
         self._renewals += 1
         self.store.write(self.key, str(self._renewals).encode())
 
-    def has_rivals(self) -> bool:
-        """Whether another process has, or wants, the folder."""
-        return any(item.key != self.key for item in self.store.list(LEASE))
-
     def others(self, patience: float) -> dict[str, str]:
         """Keys and etags of those whose holders may live; void ones are deleted."""
         found = list(self.store.list(LEASE))
         now = max((item.modified for item in found), default=datetime.now(UTC))  # this one's renewal
         others = {item.key: item.etag for item in found if item.key != self.key}
         for item in found:
-            if item.key in others and (
-                (now - item.modified).total_seconds() > patience or _is_gone(item.key)
-            ):
+            is_here = item.key.rpartition(".")[2].startswith(_machine())
+            is_gone = is_here and not is_alive(_holder(item.key)[1])
+            if item.key in others and ((now - item.modified).total_seconds() > patience or is_gone):
                 self.store.delete(item.key)
                 del others[item.key]
         return others
@@ -138,7 +134,9 @@ class _Keeper:
                 if self._own.store.exists(self._own.key):
                     self._own.renew()
                     before, renewed = renewed, time.time()
-                    self.lost = renewed - before > self._patience and self._own.has_rivals()
+                    was_paused = renewed - before > self._patience
+                    rivals = (item for item in self._own.store.list(LEASE) if item.key != self._own.key)
+                    self.lost = was_paused and any(rivals)
                 else:
                     self.lost = True
         if self.lost and self._holder is threading.main_thread() and self._holder.ident:
@@ -167,12 +165,6 @@ def _wait_for_others(own: _Lease, renewal: float, patience: float) -> None:
                 )
         pause.wait(renewal)
         own.renew()
-
-
-def _is_gone(key: str) -> bool:
-    """Whether its process ran on this machine, and is no more."""
-    _, pid = _holder(key)
-    return key.rpartition(".")[2].startswith(_machine()) and not is_alive(pid)
 
 
 def _machine() -> str:

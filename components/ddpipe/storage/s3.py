@@ -24,7 +24,7 @@ import io
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -339,7 +339,11 @@ def decides(client: Minio, bucket: str, prefix: str) -> bool:
         conditions = ({"If-None-Match": "*"}, {"If-Match": f'"{"0" * 32}"'})
         return not any(_put_if(client, bucket, name, b"second", condition) for condition in conditions)
     finally:
-        _optional(lambda: client.remove_object(bucket, name))
+        try:
+            client.remove_object(bucket, name)
+        except S3Error as error:
+            if error.code != "AccessDenied":  # who may write need not be allowed to delete
+                raise
 
 
 def _read(client: Minio, bucket: str, name: str) -> tuple[bytes | None, str | None]:
@@ -369,12 +373,3 @@ def _put_if(client: Minio, bucket: str, name: str, data: bytes, condition: dict[
             raise
         return False
     return True
-
-
-def _optional(delete: Callable[[], object]) -> None:
-    """Delete what may stay: who may write need not be allowed to delete."""
-    try:
-        delete()
-    except S3Error as error:
-        if error.code != "AccessDenied":
-            raise
