@@ -134,7 +134,11 @@ class NamedModel:
         try:
             values = json.loads(content)
             check_schema(values, SCHEMA, f"{self.folder.uri}/{CHAMPION}")
-            promotions = _promotions(values)
+            if values["schema"] != SCHEMA:
+                raise ValueError(f"its schema is {values['schema']}, this ddpipe reads {SCHEMA}")  # noqa: TRY301
+            promotions = tuple(typed(Promotion, one) for one in values["promotions"])
+            if wrong := [one.version for one in promotions if not _VERSION.fullmatch(one.version)]:
+                raise ValueError(f"{wrong[0]!r} is not a version")  # noqa: TRY301
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ModelError(
                 what="the champion of a model is not known",
@@ -244,16 +248,6 @@ class NamedModel:
                 "`ddpipe models ls`.",
             )
         return champion
-
-
-def _promotions(values: Mapping[str, Any]) -> tuple[Promotion, ...]:
-    """From the content of champion.json; raises ValueError for what `promote` never wrote."""
-    if values["schema"] != SCHEMA:
-        raise ValueError(f"its schema is {values['schema']}, this ddpipe reads {SCHEMA}")
-    promotions = tuple(typed(Promotion, one) for one in values["promotions"])
-    if wrong := [one.version for one in promotions if not _VERSION.fullmatch(one.version)]:
-        raise ValueError(f"{wrong[0]!r} is not a version")
-    return promotions
 
 
 def models(store: Store) -> list[NamedModel]:

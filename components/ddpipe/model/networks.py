@@ -5,7 +5,7 @@ A further one is a function here, and its name, with `-` for `_`, in `ddpipe.mod
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -164,16 +164,11 @@ def simple_cnn(shape: Shape, classes: int) -> nn.Module:
     )
 
 
-def _fast_cnn_of(name: str, widths: tuple[int, int, int]) -> Callable[[Shape, int], nn.Module]:
-    def build_it(shape: Shape, classes: int) -> nn.Module:
-        _check_size(name, shape, FAST_CNN_SMALLEST)
-        return FastCNN(shape[2], classes, widths)
-
-    return build_it
+def _fast_cnn(shape: Shape, classes: int, *, name: str, widths: tuple[int, int, int]) -> nn.Module:
+    _check_size(name, shape, FAST_CNN_SMALLEST)
+    return FastCNN(shape[2], classes, widths)
 
 
-fast_cnn_small = _fast_cnn_of("fast-cnn-small", (48, 96, 96))
-
-fast_cnn = _fast_cnn_of("fast-cnn", (64, 256, 256))
-
-fast_cnn_large = _fast_cnn_of("fast-cnn-large", (128, 384, 384))
+fast_cnn_small = partial(_fast_cnn, name="fast-cnn-small", widths=(48, 96, 96))
+fast_cnn = partial(_fast_cnn, name="fast-cnn", widths=(64, 256, 256))
+fast_cnn_large = partial(_fast_cnn, name="fast-cnn-large", widths=(128, 384, 384))

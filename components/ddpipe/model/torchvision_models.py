@@ -26,9 +26,6 @@ TORCHVISION = "torchvision"
 
 _WRAPPERS = ("state_dict", "model")  # keys under which training scripts put the weights among other things
 
-_PREFIXES = ("module.", "network.")
-"""What DistributedDataParallel, and a model package of ours, put before each name."""
-
 Weights = Mapping[str, Tensor]
 
 PATIENCE = 3
@@ -160,18 +157,15 @@ def _from_file(uri: str) -> Weights:
         raise _not_weights(
             uri, f"{len(broken)} of {len(content)} weights are NaN or infinite, the first is {broken[0]}"
         )
-    return {_unprefixed(str(key)): value for key, value in content.items()}
+    # What DistributedDataParallel, and a model package of ours, put before each name.
+    return {
+        str(key).removeprefix("module.").removeprefix("network."): value for key, value in content.items()
+    }
 
 
 def is_finite(values: Tensor) -> bool:
     """Whether there is no NaN and no infinity among the values, of any shape."""
     return not values.is_floating_point() or bool(values.isfinite().all())
-
-
-def _unprefixed(key: str) -> str:
-    for prefix in _PREFIXES:
-        key = key.removeprefix(prefix)
-    return key
 
 
 def _not_weights(uri: str, seen: str) -> ParameterError:
@@ -211,8 +205,9 @@ def build_torchvision(name: str, shape: tuple[int, int, int], classes: int) -> n
         ) from error
     if min(height, width) <= SMALL:
         _keep_small_images(network)
-    if channels != first_convolution(network)[1].in_channels:
-        _take_channels(network, channels)
+    name, stem = first_convolution(network)
+    if channels != stem.in_channels:
+        network.set_submodule(name, _like(stem, channels, size=stem.kernel_size[0], stride=stem.stride[0]))
     return network
 
 
@@ -248,11 +243,6 @@ def _keep_small_images(network: nn.Module) -> None:
         network.maxpool = nn.Identity()
     if isinstance(network, DenseNet):
         network.features.pool0 = nn.Identity()
-
-
-def _take_channels(network: nn.Module, channels: int) -> None:
-    name, stem = first_convolution(network)
-    network.set_submodule(name, _like(stem, channels, size=stem.kernel_size[0], stride=stem.stride[0]))
 
 
 def _like(convolution: nn.Conv2d, channels: int, *, size: int, stride: int) -> nn.Conv2d:

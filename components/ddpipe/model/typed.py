@@ -22,23 +22,17 @@ def typed(kind: type[T], values: object, where: str = "") -> T:
     """A frozen dataclass from an object of JSON, including nested dataclasses, tuples and mappings."""
     if not isinstance(values, Mapping):
         raise ValueError(f"{where or 'it'} is {_shown(values)}, not an object")  # noqa: TRY004 - a file's fault
-    hints, names = _hints(kind), {item.name for item in fields(kind)}  # type: ignore[arg-type]
-    unknown = sorted(map(str, values.keys() - names))
+    hints, declared = _hints(kind), fields(kind)  # type: ignore[arg-type]
+    unknown = sorted(map(str, values.keys() - {item.name for item in declared}))
     if unknown:
         raise ValueError(f"{where}{unknown[0]} is not known")
-    missing = [item.name for item in fields(kind) if item.name not in values and _is_required(item)]  # type: ignore[arg-type]
-    if missing:
+    required = [item.name for item in declared if item.default is item.default_factory is MISSING]
+    if missing := [name for name in required if name not in values]:
         raise ValueError(f"{where}{missing[0]} is missing")
     return kind(**{name: _value(hints[name], value, f"{where}{name}") for name, value in values.items()})
 
 
-@functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-def _is_required(item: Any) -> bool:  # noqa: ANN401 - a field of a dataclass
-    return item.default is MISSING and item.default_factory is MISSING
+_hints = functools.cache(get_type_hints)
 
 
 def _value(kind: Any, value: object, where: str) -> Any:  # noqa: ANN401 - any type, and a value of it
@@ -57,7 +51,9 @@ def _value(kind: Any, value: object, where: str) -> Any:  # noqa: ANN401 - any t
         case builtins.list:
             return list(_tuple((*arguments, ...), value, where))
         case _:
-            return _mapping(arguments[1], value, where)
+            if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+                raise ValueError(f"{where} is {_shown(value)}, not an object")
+            return {key: _value(arguments[1], one, f"{where}.{key}") for key, one in value.items()}
 
 
 def _scalar(kind: Any, value: object, where: str) -> Any:  # noqa: ANN401 - as above
@@ -68,12 +64,6 @@ def _scalar(kind: Any, value: object, where: str) -> Any:  # noqa: ANN401 - as a
     if not fits:
         raise ValueError(f"{where} is {_shown(value)}, not {kind.__name__}")
     return value
-
-
-def _mapping(kind: Any, value: object, where: str) -> dict[str, Any]:  # noqa: ANN401 - as above
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise ValueError(f"{where} is {_shown(value)}, not an object")
-    return {key: _value(kind, one, f"{where}.{key}") for key, one in value.items()}
 
 
 def _tuple(arguments: tuple[Any, ...], value: object, where: str) -> tuple[Any, ...]:

@@ -23,14 +23,8 @@ from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.tasks import TASKS
 from ddpipe.model.tensors import first_line, parted
 from ddpipe.storage import Store
+from ddpipe.train import constants
 from ddpipe.train.batches import Batch, batch_sizes, epoch_batches, global_batch, permutation, steps_per_epoch
-from ddpipe.train.constants import (
-    COMPILED_DEVICES,
-    DIVERGED_AT,
-    LOSS_CHECK_EVERY,
-    RESTART_STEPS,
-    SAMPLES_NAMED,
-)
 from ddpipe.train.initial import Backbone, check_resolution, initial_classifier, network_facts
 from ddpipe.train.journal import Journal, Record, ResourceUsage, timed
 from ddpipe.train.objective import training_objective, validate
@@ -153,7 +147,11 @@ class Trainer:
         patience = self._recipe.patience
         while self.step < self.steps and not out_of_patience(self.history, self._metric, patience):
             epoch, first = divmod(self.step, self._steps_per_epoch)
-            self._begin_epoch(epoch)
+            frozen = epoch < self._recipe.frozen_epochs
+            if frozen != self._backbone.frozen:
+                self._backbone.freeze(frozen=frozen)
+                self._training_step.strategy = self._new_strategy()
+            self._backbone.train()
             batches = timed(self._batches(epoch, first), self._usage.waited, self._training_step.pace.waited)
             for number, batch in enumerate(batches, start=first):
                 self.poll(watch)
@@ -170,18 +168,10 @@ class Trainer:
         """Share the training of what is not frozen among the ranks."""
         make = strategy_named(self._recipe.strategy, self._world)
         strategy = make(self.classifier, self._splits["train"].shape, self._world)
-        self._is_compiling = self._recipe.compile and self._world.device.type in COMPILED_DEVICES
+        self._is_compiling = self._recipe.compile and self._world.device.type in constants.COMPILED_DEVICES
         if self._is_compiling:
             strategy.model.compile()
         return strategy
-
-    def _begin_epoch(self, epoch: int) -> None:
-        """Freeze the weights that this epoch does not train."""
-        frozen = epoch < self._recipe.frozen_epochs
-        if frozen != self._backbone.frozen:
-            self._backbone.freeze(frozen=frozen)
-            self._training_step.strategy = self._new_strategy()
-        self._backbone.train()
 
     def _batches(self, epoch: int, first: int) -> Iterator[Batch]:
         recipe, train = self._recipe, self._splits["train"]
@@ -227,9 +217,9 @@ class Trainer:
         self.step += 1
         self.timetable.tick(self.step, self._world)
         self._training_step.steps = self.steps
-        if (number + 1) % LOSS_CHECK_EVERY == 0:
+        if (number + 1) % constants.LOSS_CHECK_EVERY == 0:
             self._check_loss()
-        if self.step % LOSS_CHECK_EVERY == 0:
+        if self.step % constants.LOSS_CHECK_EVERY == 0:
             self._training_step.pace.compare()
         self._patience.stepped()
 
@@ -246,15 +236,16 @@ class Trainer:
         if self._world.is_main:
             self._store.write("diverged.json", json.dumps({"samples": ids}, indent=1).encode())
         step = epoch * self._steps_per_epoch + number + 1
+        named = ", ".join(ids[: constants.SAMPLES_NAMED])
         raise self._diverged(
             f"the loss of step {step} is not a number; "
-            f"its {len(ids)} samples, listed in diverged.json, begin with {', '.join(ids[:SAMPLES_NAMED])}"
+            f"its {len(ids)} samples, listed in diverged.json, begin with {named}"
         )
 
     @property
     def is_at_start(self) -> bool:
         """Whether so few steps were taken that a training may still start again at a lower rate."""
-        return self.step <= RESTART_STEPS
+        return self.step <= constants.RESTART_STEPS
 
     def _check_start(self) -> None:
         """A loss that multiplies in the first steps will not recover at this learning rate."""
@@ -264,8 +255,8 @@ class Trainer:
         losses = self._metrics.rows[: self._metrics.reduced, 0].cpu().numpy() / sizes
         if self._first_loss is None:
             self._first_loss = float(losses[0])
-        largest = float(losses[-LOSS_CHECK_EVERY:].max())
-        if largest > DIVERGED_AT * self._first_loss:
+        largest = float(losses[-constants.LOSS_CHECK_EVERY :].max())
+        if largest > constants.DIVERGED_AT * self._first_loss:
             raise self._diverged(
                 f"the loss rose from {self._first_loss:.3g} to {largest:.3g} within {self.step} steps"
             )

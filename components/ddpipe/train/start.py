@@ -91,9 +91,14 @@ def _start(
     choice = choice_of(store, given, manifest, device)
     recipe = choice.recipe
     done = finished(store)
-    if done and (result := _readable(store, done)):
-        _check_same(result, choice, manifest, store)
-        return None
+    if done:
+        try:
+            result = load(store, done, whole=False)
+        except CheckpointError as problem:
+            _log.warning("the result of this training is lost: %s", problem)
+        else:
+            _check_same(result, choice, manifest, store)
+            return None
     saved, checkpoint = newest(store, whole=whole) or (None, None)
     if checkpoint:
         _check_same(checkpoint, choice, manifest, store)
@@ -127,14 +132,6 @@ def _record_samples(store: Store, recipe: Recipe, manifest: DatasetManifest, dat
                 "(the same split rule and seed).",
             )
     store.write(TRAINED_ON, to_bytes(trained_on(manifest, data, before)))
-
-
-def _readable(store: Store, result: Saved) -> Checkpoint | None:
-    try:
-        return load(store, result, whole=False)
-    except CheckpointError as problem:
-        _log.warning("the result of this training is lost: %s", problem)
-        return None
 
 
 def check_trainable(manifest: DatasetManifest, uri: str) -> None:

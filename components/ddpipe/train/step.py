@@ -64,7 +64,10 @@ class TrainingStep:
         """Update the weights once; the objective's `totals` over the share, shape (len(objective.sums),)."""
         recipe, world, optimizer = self._recipe, self._world, self.optimizer
         # Dropout differs between ranks, as their samples do, and is the same in a resumed training.
-        _seed(seed_of_step(recipe.seed, step, world.rank), world.device)
+        seed = seed_of_step(recipe.seed, step, world.rank)
+        torch.default_generator.manual_seed(seed)  # `torch.manual_seed` costs a millisecond without a GPU
+        if world.device.type == "cuda":
+            torch.cuda.manual_seed_all(seed)
         set_learning_rate(optimizer, learning_rate(recipe, step, self.steps))
         images = resized(batch.images, resolution(recipe, step, self.steps))
         optimizer.zero_grad()
@@ -152,16 +155,6 @@ def _is_fast_at_bf16(device: torch.device) -> bool:
     # where those are not to be had, as in many virtual machines, convolutions take 1.5 times as long as
     # in fp32.
     return "amx_bf16" in has or ("avx512_bf16" in has and "avx512_fp16" not in has)
-
-
-def _seed(seed: int, device: torch.device) -> None:
-    """Seed what draws random numbers on the CPU and, where they compute, on all GPUs.
-
-    `torch.manual_seed` on a machine without GPUs costs a millisecond, and some memory at every call.
-    """
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        torch.cuda.manual_seed_all(seed)
 
 
 _NONDETERMINISTIC = re.compile(

@@ -35,25 +35,8 @@ from typing import Any
 from ddpipe.distributed import STALL, World
 from ddpipe.model import PASSES
 from ddpipe.processes.machine import on_stop
+from ddpipe.train import constants
 from ddpipe.train.batches import images_seen, steps_per_epoch
-from ddpipe.train.constants import (
-    BUDGET_PART,
-    DECISION_PART,
-    ESTIMATE_RATIO,
-    ESTIMATE_SECONDS,
-    ESTIMATE_STEPS,
-    FULL_RESOLUTION_FROM,
-    LAUNCHES_LATER,
-    LEAST_PATIENCE,
-    MARKS_GROW_BY,
-    MOST_EPOCHS,
-    MOST_STEPS,
-    PATIENCE_RATIO,
-    PATIENCE_STEPS,
-    SCORING_WORK,
-    STEPS_BEFORE_FIRST_DECISION,
-    TIMES_KEPT,
-)
 from ddpipe.train.recipe import Recipe
 
 _log = logging.getLogger(__name__)
@@ -75,11 +58,11 @@ class TrainingWork:
 
     def done(self, step: int, steps: int) -> float:
         """The work of the first `step` steps of a training of `steps`."""
-        small = min(step, math.ceil(FULL_RESOLUTION_FROM * steps)) if self.initial < 1 else 0
+        small = min(step, math.ceil(constants.FULL_RESOLUTION_FROM * steps)) if self.initial < 1 else 0
         epochs = step / steps_per_epoch(self.images, self.batch_size)
         scorings = math.ceil(epochs) if step == steps else math.floor(epochs)
         saved = (1 - self.initial**2) * self._seen(small)
-        return self._seen(step) - saved + SCORING_WORK * self.validation * scorings
+        return self._seen(step) - saved + constants.SCORING_WORK * self.validation * scorings
 
     def left(self, step: int, steps: int) -> float:
         """The work of all later steps."""
@@ -108,7 +91,7 @@ class Budget:
 
     def later(self, pace: float) -> float:
         """Seconds for evaluation and export, if a unit of work takes `pace` seconds."""
-        return LAUNCHES_LATER * self.launch + SCORING_WORK * self.scored * pace
+        return constants.LAUNCHES_LATER * self.launch + constants.SCORING_WORK * self.scored * pace
 
 
 def scored_later(test: int, validation: int, views: str) -> int:
@@ -131,11 +114,11 @@ class Timetable:
     ) -> None:
         """Plan the steps of so many epochs; with a budget as many as ever make sense, until it is decided."""
         self._per_epoch = steps_per_epoch(work.images, work.batch_size)
-        self.most = max(MOST_EPOCHS * self._per_epoch, MOST_STEPS)
+        self.most = max(constants.MOST_EPOCHS * self._per_epoch, constants.MOST_STEPS)
         self.schedule = [[0, self.most if budget else epochs * self._per_epoch]]
         self._work, self._budget, self._clock = work, budget, clock
         self._began, self._start = clock(), 0
-        self._marks: deque[tuple[float, float, int]] = deque(maxlen=TIMES_KEPT)
+        self._marks: deque[tuple[float, float, int]] = deque(maxlen=constants.TIMES_KEPT)
         self._is_steady = False
 
     @property
@@ -160,7 +143,7 @@ class Timetable:
         """Note that so many steps have been taken, and decide how many there are, if it is time to."""
         here = step - self._start
         # Not before the first step, which prepares kernels; then so that the times kept reach far back.
-        if not self._marks or here > MARKS_GROW_BY * (self._marks[-1][2] - self._start):
+        if not self._marks or here > constants.MARKS_GROW_BY * (self._marks[-1][2] - self._start):
             self._mark(step)
         if self._budget and here > 1 and step >= self._next_decision():  # before, the pace is not known
             self._mark(step)
@@ -179,14 +162,16 @@ class Timetable:
 
     def _has_steady_pace(self, here: int) -> bool:
         """Whether both halves of the time measured had about the same pace; the first steps say nothing."""
-        if here < ESTIMATE_STEPS or self._marks[-1][0] - self._marks[0][0] < ESTIMATE_SECONDS:
+        seconds = self._marks[-1][0] - self._marks[0][0]
+        if here < constants.ESTIMATE_STEPS or seconds < constants.ESTIMATE_SECONDS:
             return False
         early, late = self._paces()
-        return bool(early and late) and max(early, late) < ESTIMATE_RATIO * min(early, late)
+        return bool(early and late) and max(early, late) < constants.ESTIMATE_RATIO * min(early, late)
 
     def _next_decision(self) -> int:
         first, steps = self.schedule[-1]
-        later = first + max(STEPS_BEFORE_FIRST_DECISION, (steps - first) // DECISION_PART if first else 0)
+        part = (steps - first) // constants.DECISION_PART if first else 0
+        later = first + max(constants.STEPS_BEFORE_FIRST_DECISION, part)
         return later if steps > self._per_epoch else min(later, steps)
 
     def _decided(self, step: int, world: World) -> int:
@@ -194,7 +179,7 @@ class Timetable:
         pace, budget = self._pace(), self._budget
         if not pace or not budget:
             return self.steps
-        there_is = BUDGET_PART * budget.seconds - budget.used
+        there_is = constants.BUDGET_PART * budget.seconds - budget.used
         # Evaluation and export run in one process.
         later = min(budget.later(pace * world.size), max(0.0, there_is) / 2)
         left = there_is - later - (self._clock() - self._began)
@@ -271,13 +256,11 @@ class Watch:
 
     def agreed(self, world: World) -> TrainingRequest:
         """The most urgent request of any rank; the same on all ranks."""
-        return TrainingRequest(world.max(self._request()))
-
-    def _request(self) -> TrainingRequest:
+        own = TrainingRequest.SAVE if time.monotonic() >= self._next else TrainingRequest.CONTINUE
         # An orphan is adopted by another process: torchrun was killed before it could forward a signal.
         if self._stop_requested or os.getppid() != self._parent:
-            return TrainingRequest.STOP
-        return TrainingRequest.SAVE if time.monotonic() >= self._next else TrainingRequest.CONTINUE
+            own = TrainingRequest.STOP
+        return TrainingRequest(world.max(own))
 
 
 class Patience:
@@ -289,7 +272,7 @@ class Patience:
     def __init__(self, world: World, *, may_shorten: bool) -> None:
         """The ranks agree on whether to shorten it."""
         self._world, self._may_shorten = world, may_shorten
-        self._steps: deque[float] = deque(maxlen=PATIENCE_STEPS)
+        self._steps: deque[float] = deque(maxlen=constants.PATIENCE_STEPS)
         self._last: float | None = None
         self._seconds = STALL
 
@@ -299,8 +282,8 @@ class Patience:
         if self._last is not None:
             self._steps.append(now - self._last)
         self._last = now
-        if self._may_shorten and len(self._steps) == PATIENCE_STEPS:
-            self._set(max(LEAST_PATIENCE, PATIENCE_RATIO * max(self._steps)))
+        if self._may_shorten and len(self._steps) == constants.PATIENCE_STEPS:
+            self._set(max(constants.LEAST_PATIENCE, constants.PATIENCE_RATIO * max(self._steps)))
 
     def extend(self) -> None:
         """What follows may take long."""

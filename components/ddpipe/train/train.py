@@ -60,9 +60,10 @@ def train(
     began = time.time() if began is None else began
     manifest, store = load_manifest(dataset), open_store(output)
     check_trainable(manifest, dataset)
+    shaping = {f"{name} of the recipe": repr(value) for name, value in recipe.shaping().items()}
     with (
         watching(recipe.validated().checkpoint_minutes) as watch,
-        process_group(_shared_facts(recipe, manifest)) as world,
+        process_group({"dataset version": manifest.dataset_id, **shaping}) as world,
     ):
         start = decided_start(store, recipe, manifest, store_of(dataset), world)
         if start is None:
@@ -74,7 +75,7 @@ def train(
             lower = lowered(start.choice, "the loss multiplied in the first steps")
             _log_once("starting again with learning_rate %g", lower.recipe.learning_rate)
             world.wait_at_most(STALL)
-            world.decided(lambda: _remove_states(store, lower, recipe, manifest))
+            world.decided(lambda: _start_over(store, lower, recipe, manifest))
             _trained(replace(context, lost=time.time() - started), Start(lower, None, None))
         _log_once("trained: %s", store.uri)
         world.barrier()
@@ -153,17 +154,11 @@ def _log_start(start: Start, manifest: DatasetManifest, world: World, trainer: T
     )
 
 
-def _remove_states(store: Store, lower: ChosenRecipe, given: Recipe, manifest: DatasetManifest) -> None:
+def _start_over(store: Store, lower: ChosenRecipe, given: Recipe, manifest: DatasetManifest) -> None:
     """Remove the states of a diverged start, then store the choice with a lower rate."""
     for item in store.list("checkpoints/"):
         store.delete(item.key)
     keep(store, lower, given, manifest)
-
-
-def _shared_facts(recipe: Recipe, manifest: DatasetManifest) -> dict[str, str]:
-    """What has to be the same on all ranks."""
-    shaping = {f"{name} of the recipe": repr(value) for name, value in recipe.shaping().items()}
-    return {"dataset version": manifest.dataset_id, **shaping}
 
 
 def _budget(

@@ -554,7 +554,7 @@ def test_the_cost_of_compiling_is_logged_once(
     dataset: str, output: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     compiled: list[torch.nn.Module] = []
-    monkeypatch.setattr(loop, "COMPILED_DEVICES", ("cpu",))
+    monkeypatch.setattr(loop.constants, "COMPILED_DEVICES", ("cpu",))
     monkeypatch.setattr(torch.nn.Module, "compile", lambda module: compiled.append(module))  # noqa: PLW0108 - binds
     with caplog.at_level(logging.INFO):
         train(dataset, output, replace(RECIPE, compile=True))
