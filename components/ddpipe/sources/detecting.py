@@ -235,7 +235,7 @@ def _is_webdataset(members: Iterable[str]) -> bool:
     """Whether an image and a label have one name."""
     names = [key.partition(".") for key in members]
     images = {name for name, _, ending in names if ending.lower() in IMAGES}
-    return any(name in images and ending in {"cls", "json"} for name, _, ending in names)
+    return any(name in images and ending.lower() in {"cls", "json"} for name, _, ending in names)
 
 
 def _members(store: Store, name: str) -> list[str]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, ImagePalette, UnidentifiedImageError
 
 from ddpipe.data.manifest import Shape
 from ddpipe.sources.base import DEFAULT, ReadOptions, Unreadable
@@ -40,6 +40,8 @@ FULL = 0.9  # share of a row's values that are not 0
 START_OF_SCAN, TABLES = 0xDA, 0xC4  # second bytes of a JPEG's markers
 END = b"\xff\xd9"  # the marker at a JPEG's end
 LENGTHS = 16  # lengths that a JPEG's codes may have
+HEIC = re.compile(rb"....ftyp(?:he|mif1|msf1)", re.DOTALL)  # how photographs of telephones may begin
+COLORS, SHADES = 320, 256  # the TIFF tag of a palette, and how many values 8 bits have
 DEEP = 16  # bits per value of images that have more than 8
 
 
@@ -166,8 +168,10 @@ def plain(image: Image.Image, depth: int = 0) -> Image.Image:
     mode = "L" if _is_gray(image) else "RGB"
     if _is_deep(image):
         # Pillow's own conversion clips: all above 255 would become white.
-        upper = np.asarray(image) >> (depth or 16) - 8
-        return Image.fromarray(np.minimum(upper, 255).astype(np.uint8))
+        values = np.asarray(image)
+        upper = np.minimum(values >> (depth or 16) - 8, 255).astype(np.uint8)
+        upper[values == image.info.get("transparency", -1)] = 255
+        return Image.fromarray(upper)
     if image.mode in {"I", "F"}:
         raise Unreadable("its pixels are 32-bit numbers of an unknown range: save it with 8 or 16 bits")
     if image.has_transparency_data:
@@ -191,7 +195,14 @@ def _unwrapped(data: bytes) -> Image.Image:
     if found := bare(data):
         (height, width, channels), pixels = found
         return Image.frombytes("L" if channels == 1 else "RGB", (width, height), pixels)
-    return Image.open(io.BytesIO(data))
+    image = Image.open(io.BytesIO(data))
+    if image.mode == "P" and image.format == "TIFF":
+        colors = getattr(image, "tag_v2", {}).get(COLORS, ())
+        if (
+            max(colors, default=SHADES) < SHADES
+        ):  # of 8 bits, where the format wants 16: Pillow would show black
+            image.palette = ImagePalette.raw("RGB;L", bytes(colors))
+    return image
 
 
 @contextmanager
@@ -320,7 +331,7 @@ def _reason(data: bytes, error: Exception) -> str:
     if not data:
         return "it is empty"
     if isinstance(error, UnidentifiedImageError):
-        return "it is not an image"
+        return "it is HEIC: convert it to JPEG" if HEIC.match(data) else "it is not an image"
     return str(error) or type(error).__name__
 
 

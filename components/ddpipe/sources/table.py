@@ -42,7 +42,7 @@ UNCERTAIN = frozenset({"-1", "-1.0"})
 LABEL_NAMES = frozenset({"label", "labels", "class", "classes", "target", "category"})
 """What a column of labels is called, in any case."""
 
-JOINING = "|;,"  # signs that join labels in a cell
+JOINING = "|;, "  # signs that join labels in a cell
 ROWS = 50  # rows that are compared with the files, to see which column names them
 
 
@@ -174,6 +174,8 @@ def _separated(file: str, rows: list[Row], columns: Table) -> tuple[list[Row], T
         # Names such as "Doe, John" have parts, too, but these come in one combination.
         repeated = [part for part in several if counts[part] > 1]
         if not several or "" in counts or 2 * len(repeated) < len(several):
+            continue
+        if sign == " " and not several <= values:  # names have blanks, too: all parts have to be labels
             continue
         names = tuple(sorted(counts))
         if len(names) < 2 or {columns.image, columns.group, columns.split, label} & {*names}:  # noqa: PLR2004
