@@ -80,7 +80,7 @@ class Connection(H11Protocol):
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if len(self.connections) > min(MOST_CONNECTIONS, descriptors - SPARE_DESCRIPTORS):
             waiting = [one for one in self.connections if isinstance(one, Connection) and one.waits_since]
-            min(waiting, key=lambda one: one.waits_since or 0.0).transport.abort()
+            min(waiting, key=lambda one: one.waits_since or 0.0).let_go()
 
     def data_received(self, data: bytes) -> None:
         """Take a part of a request; the time for the next header begins with its first part."""
@@ -92,12 +92,12 @@ class Connection(H11Protocol):
 
     def _wait(self) -> None:
         self.waits_since = since = self.loop.time()
+        self.loop.call_later(SLOWEST_HEADER, lambda: self.let_go() if self.waits_since == since else None)
 
-        def let_go() -> None:
-            if self.waits_since == since:  # and not since a later time
-                self.transport.abort()
-
-        self.loop.call_later(SLOWEST_HEADER, let_go)
+    def let_go(self) -> None:
+        """Close it; it waits no more, so that the next client at this moment takes the place of another."""
+        self.waits_since = None
+        self.transport.abort()
 
 
 class Requests:

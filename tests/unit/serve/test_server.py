@@ -48,9 +48,15 @@ def url(model: Predictor) -> Iterator[str]:
     yield from _running(Server(model, "toys", queue=32))
 
 
-def _running(server: Server) -> Iterator[str]:
+def _running(server: Server, keep_alive: int = 5) -> Iterator[str]:
     config = uvicorn.Config(
-        server.app(), http=Connection, port=0, log_level="error", lifespan="off", backlog=2048
+        server.app(),
+        http=Connection,
+        port=0,
+        log_level="error",
+        lifespan="off",
+        backlog=2048,
+        timeout_keep_alive=keep_alive,
     )
     listening, made = config.bind_socket(), uvicorn.Server(config)
     listening.listen(2048)
@@ -283,7 +289,7 @@ def test_many_slow_clients_keep_nobody_out(model: Predictor, content: bytes) -> 
 def test_clients_without_a_whole_header_are_let_go(model: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "SLOWEST_HEADER", 0.2)
     whole = b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n"
-    for url in _running(Server(model, "toys", queue=4)):
+    for url in _running(Server(model, "toys", queue=4), keep_alive=0):
         for content in (b"", b"GET / HT", whole + b"GET / HT"):
             (one,) = _connections(url, 1, content)
             with one, suppress(ConnectionResetError):
@@ -295,6 +301,7 @@ def test_the_longest_waiting_client_makes_room_for_a_new_one(
     model: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "MOST_CONNECTIONS", 5)
+    monkeypatch.setattr(server_module, "SLOWEST_HEADER", 600)
     for url in _running(Server(model, "toys", queue=4)):
         slow = _connections(url, 8, b"GET / HT")
         assert infer(url, pixels(np.zeros((1, *SHAPE), np.uint8)))[0] == 200
