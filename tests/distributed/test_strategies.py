@@ -12,6 +12,7 @@ import torch
 from recipes import plain
 from samples import published, some_images
 from training_ranks import (
+    FewBlocks,
     LargeNetwork,
     LimitedMemory,
     NormalizedNetwork,
@@ -114,7 +115,7 @@ def test_fsdp_with_sgd_resumes_at_another_number_of_processes(
 @pytest.mark.timeout(1200)
 def test_fsdp_trains_a_model_too_large_for_one_rank(dataset: str, tmp_path: Path) -> None:
     """No rank has memory for all weights and gradients: not to build, train, save or resume them."""
-    weights, limit = 192 * 2**20, 576 * 2**20
+    weights, limit = 96 * 2**20, 352 * 2**20
     assert limit < 4 * weights
     recipe = plain(model="digits-cnn", batch_size=16, optimizer="adamw", learning_rate=1e-4, precision="fp32")
     output, small = str(tmp_path / "training"), [LargeNetwork(weights), LimitedMemory(limit)]
@@ -139,7 +140,8 @@ def test_fsdp_trains_a_transformer_sharded_by_blocks(tmp_path: Path, model: str)
     dataset = published(open_store(str(tmp_path / "data")), images)
     recipe = plain(model=model, epochs=1, batch_size=4, learning_rate=1e-4, precision="fp32")
     for strategy in ("fsdp", "ddp"):
-        ended = run(dataset, str(tmp_path / strategy), replace(recipe, strategy=strategy), ranks=2)
+        output, meddling = str(tmp_path / strategy), [FewBlocks()]
+        ended = run(dataset, output, replace(recipe, strategy=strategy), ranks=2, meddling=meddling)
         assert ended.codes == [0, 0]
     assert losses(str(tmp_path / "fsdp")) == pytest.approx(losses(str(tmp_path / "ddp")), rel=1e-3)
 

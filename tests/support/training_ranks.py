@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 from recipes import plain
 from torch import nn
+from torchvision.models import swin_transformer, vision_transformer
 
 from ddpipe.data.reader import SplitReader
 from ddpipe.data.shards import Images
@@ -228,6 +229,17 @@ class RecordsStatistics:
         Trainer._validate = meddled  # type: ignore[method-assign]
 
 
+class FewBlocks:
+    """Torchvision's transformers have fewer and narrower blocks of the same kinds."""
+
+    def __call__(self) -> None:
+        vit, swin = vision_transformer._vision_transformer, swin_transformer._swin_transformer
+        vision_transformer._vision_transformer = lambda **given: vit(**given | {"num_layers": 2})
+        swin_transformer._swin_transformer = lambda **given: swin(
+            **given | {"embed_dim": 48, "depths": [2, 2, 2, 2]}
+        )
+
+
 class TravellingTensors:
     """Tensors of a few values already count as large: no rank has those of which it needs a share only."""
 
@@ -259,7 +271,7 @@ class LimitedMemory:
     bytes: int
 
     def __call__(self) -> None:
-        tensors.PIECE_BYTES = 2**25
+        tensors.PIECE_BYTES = 2**23
         (line,) = [one for one in Path("/proc/self/status").read_text().splitlines() if "VmData" in one]
         limit = 1024 * int(line.split()[1]) + self.bytes
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
