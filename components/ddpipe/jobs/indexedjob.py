@@ -71,7 +71,8 @@ def _failure_policy(job: TrainingJob) -> dict[str, Any]:
         # Of restarted containers this many are too many; of failed pods one more.
         return {"backoffLimit": job.max_restarts * job.nodes + 1, **once}
     disrupted = {"type": "DisruptionTarget", "status": "True"}
-    by_itself = {"containerName": CONTAINER, "operator": "In", "values": _PROGRAM_FAILED}
+    # Of any container: a webhook may rename the one that trains.
+    by_itself = {"operator": "In", "values": _PROGRAM_FAILED}
     rules = [
         {"action": "Ignore", "onPodConditions": [disrupted]},
         {"action": "FailJob", "onExitCodes": by_itself},

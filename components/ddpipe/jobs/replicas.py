@@ -49,7 +49,9 @@ def replica_of(pod: Object, rank: str, container: str) -> Replica:
     terminated = culprit.get("state", {}).get("terminated")
     last = culprit.get("lastState", {}).get("terminated")
     other = "" if culprit is main else str(culprit["name"])
-    limits = specs.get(container, {}).get("resources", {}).get("limits", {})
+    is_doomed = bool(other and terminated and pod["spec"].get("restartPolicy") == "Never")
+    kinds = (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"])
+    limits = _named(kinds, other or container).get("resources", {}).get("limits", {})
     return Replica(
         rank=rank,
         pod=pod["metadata"]["name"],
@@ -59,7 +61,7 @@ def replica_of(pod: Object, rank: str, container: str) -> Replica:
         node=pod["spec"].get("nodeName") or "",
         created=_seconds(pod["metadata"].get("creationTimestamp")),
         began=_began(pod, main),
-        stage=_stage(pod, main),
+        stage=Stage.FINISHED if is_doomed else _stage(pod, main),
         over=_is_over(pod),
         removed=_removal(pod, culprit),
         removed_at=_deletion_requested(pod["metadata"]),

@@ -38,6 +38,7 @@ class Cause(StrEnum):
     )
     CRASHED = "Find the native code that crashes: PYTHONFAULTHANDLER=1 in `env` prints the stack."
     EXITED = "Fix what its last lines say; training resumes from its last checkpoint."
+    HOOK = "Correct the probe or hook, which the job's patch has or a webhook added, or what it looks at."
     ANOTHER_CONTAINER = "Fix that container, or what adds it: the job's patch, or a webhook."
     UNKNOWN = "See: {describe}"
     NO_OUTPUT = "Check where the training writes; its log is above."
@@ -46,7 +47,7 @@ class Cause(StrEnum):
         "`pull_secrets`."
     )
     CONTAINER = "Create what it names, or correct the job."
-    MISSING = "Create it in namespace {job.namespace}, or correct its name in the job."
+    MISSING = "Create it (in namespace {job.namespace}, or on the nodes), or correct its name in the job."
     QUOTA = "Request less, wait until others finish, or raise the quota of namespace {job.namespace}."
     POLICY = "Let {controller.pods} set what the policy requires, or run it in another namespace."
     WEBHOOK = "Change what the webhook objects to, or ask its administrator."

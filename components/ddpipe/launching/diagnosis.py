@@ -32,6 +32,8 @@ Tail = Callable[[str], Sequence[str]]
 _SHOWN_LINES = 12
 _SHOWN_RANKS, _SHOWN_CAUSES = 5, 3
 _NOT_STARTED = {"StartError", "ContainerCannotRun"}
+_LOST = "ContainerStatusUnknown"
+_OF_KUBELET = {*_NOT_STARTED, _LOST}  # the message is not the container's
 _CODES = {
     126: Cause.NO_COMMAND,  # so shells call what cannot be executed
     127: Cause.NO_COMMAND,  # and what does not exist
@@ -217,13 +219,17 @@ def _end(replica: Replica, ending: Ending) -> str:
         return f"out of memory, killed at its limit of {replica.memory} (OOMKilled)"
     if ending.reason in _NOT_STARTED:
         return f"its command cannot be started: {ending.message}"
+    if ending.reason == _LOST:
+        return "its node does not know what became of its container"
     if ending.code in KILLED:
-        return f"killed by {machine.name_of(ending.code - KILLED.start + 1)} (exit code {ending.code})"
+        why = f" by its kubelet: {ending.reason}" if " failed" in ending.reason else ""
+        return f"killed by {machine.name_of(ending.code - KILLED.start + 1)} (exit code {ending.code}){why}"
     return f"exit code {ending.code}"
 
 
 def _last_words(ending: Ending | None, tail: Sequence[str]) -> str:
-    text, time = torch_error(ending.message) if ending else ("", None)
+    is_own = ending and ending.reason not in _OF_KUBELET
+    text, time = torch_error(ending.message) if ending and is_own else ("", None)
     lines = text.splitlines() if time is not None or not tail else list(tail)
     if not lines:
         return ""
@@ -241,10 +247,12 @@ def _cause(replica: Replica) -> Cause:
     ending = replica.failure
     if replica.removed or ending is None:
         return Cause.POD_LOST
-    if ending.reason == "OOMKilled":
-        return Cause.OUT_OF_MEMORY
     if ending.container:
         return Cause.ANOTHER_CONTAINER
+    if ending.reason == "OOMKilled":
+        return Cause.OUT_OF_MEMORY
+    if " failed" in ending.reason:
+        return Cause.HOOK
     if ending.reason in _NOT_STARTED:
         return Cause.NO_COMMAND
     return _CODES.get(ending.code, Cause.CRASHED if ending.code in KILLED else Cause.EXITED)

@@ -43,7 +43,7 @@ from ddpipe.launching.logs import Logs
 from ddpipe.launching.observer import Observer
 from ddpipe.launching.pod_history import STUCK_SECONDS, PodHistory
 from ddpipe.launching.progress import Progress
-from ddpipe.launching.stalls import Patience, Stall, latest_warning, stalls_of
+from ddpipe.launching.stalls import Patience, Stall, latest_warning, stalls_of, with_kill
 
 # Of the notes that were printed, the last are repeated when the job fails.
 _NOTES = 3
@@ -61,6 +61,13 @@ class Ended:
     notes: tuple[str, ...]
     deleted: bool  # whether somebody has requested it
     found: Object
+
+
+def _starved(status: JobStatus) -> str:
+    """A rank that did not notice that a process in it was killed; empty if there is none."""
+    ends = ((one.rank, one.ending.reason) for one in status.replicas if one.ending and not one.ending.code)
+    rank = next((rank for rank, reason in ends if reason == "OOMKilled"), "")
+    return rank and f"{rank} exited with 0, though a process in it was killed for memory"
 
 
 @dataclass(slots=True)
@@ -125,8 +132,8 @@ class Follower:
         status = self._history.look(found, now)
         if status.phase is Phase.ACTIVE and (lost := self._history.newly_lost()):
             self._note(diagnosis.summary(lost, "is replaced", "are replaced"))
-        if self._history.staying not in {"", *self._notes}:
-            self._note(self._history.staying)
+        for text in {self._history.staying, _starved(status)}.difference({"", *self._notes}):
+            self._note(text)
         self.logs.see(status.replicas)
         self._progress.report(status, now)
         if status.phase.is_terminal:
@@ -193,9 +200,10 @@ class Follower:
         return None
 
     def _ended(self, status: JobStatus, found: Object, *, deleted: bool) -> Ended:
+        events = self._observer.events_of(status, found)
         return Ended(
             status=status,
-            replicas=self._history.replicas,
+            replicas=tuple(with_kill(one, events) for one in self._history.replicas),
             restarts=status.restarts + self._history.replacements,
             notes=tuple(self._notes),
             deleted=deleted,

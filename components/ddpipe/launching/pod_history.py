@@ -52,6 +52,7 @@ class PodHistory:
         self._job, self._backend = job, backend
         self._read = Cache()
         self._pods: Mapping[str, Object] = {}
+        self._removals: dict[str, float] = {}
         self._lost: dict[str, Object] = {}
         self._excused: set[str] = set()
         self._seen: dict[str, Replica] = {}
@@ -72,6 +73,10 @@ class PodHistory:
 
     def take(self, pods: Mapping[str, Object], gone: Object | None = None) -> None:
         """Take in the pods that exist now, by uid, and the last state of the one that has just gone."""
+        # Timestamps have whole seconds: of two pods removed in one second, the order is the one seen.
+        for pod in (*pods.values(), *filter(None, [gone])) if self._pods else ():
+            if "deletionTimestamp" in pod["metadata"]:
+                self._removals.setdefault(pod["metadata"]["uid"], 1e-6 * len(self._removals))
         missing = self._pods.keys() - pods.keys()
         vanished = {uid: pod for uid, pod in self._pods.items() if uid in missing} if missing else {}
         if gone:
@@ -170,11 +175,10 @@ class PodHistory:
             # After the job's end the operator tidies up; a removal that ended the job may be seen later.
             if is_removed_now and status.phase.is_terminal and self._failed.keys() - {replica.uid}:
                 continue
+            if later := replica.removed_at and self._removals.get(replica.uid):
+                replica = replace(replica, removed_at=replica.removed_at + later)  # noqa: PLW2901 - in order
             if before and before.removed and not replica.removed:
                 replica = replace(replica, removed=before.removed, removed_at=before.removed_at)  # noqa: PLW2901 - its last state lacks it
-            if is_removed_now:
-                # Timestamps have whole seconds: of two pods removed in one second, the order is the one seen.
-                del self._seen[replica.uid]
             self._seen[replica.uid] = replica
             self._note_failure(self._unforgiven(replica))
 

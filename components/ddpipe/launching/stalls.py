@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from ddpipe.errors import ImageUnavailable, LaunchError, OperatorSilent, PodRefused
 from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.job import TrainingJob
+from ddpipe.jobs.replicas import KILLED
 from ddpipe.jobs.status import CONTAINER_TROUBLE, IMAGE_TROUBLE, JobStatus, Replica, Stage
 from ddpipe.kube.resources import Object
 from ddpipe.launching.advice import Cause, advice
@@ -49,6 +50,7 @@ _PASSING = re.compile(
     re.IGNORECASE,
 )
 _REJECTIONS = {
+    "failed calling webhook": Cause.WEBHOOK_SILENT,
     "exceeded quota": Cause.QUOTA,
     "violates PodSecurity": Cause.POLICY,
     "admission webhook": Cause.WEBHOOK,
@@ -61,7 +63,7 @@ _OF_POD: Mapping[str, tuple[type[LaunchError], str, Cause]] = {
     "missing": (PodRefused, "a pod waits for something that does not exist", Cause.MISSING),
 }
 # In the messages of the kubelet: an object, or a key of it, that a volume names.
-_MISSING = ("not found", "references non-existent")
+_MISSING = ("not found", "references non-existent", "type check failed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,8 +143,7 @@ def stalls_of(
                 seen=f"it asks for {wanted} of {job.nodes}",
                 do=advice(Cause.NOT_CREATED, job, backend),
             )
-            # They may set it back.
-            yield Stall(key=("short",), kind="short", is_certain=False, error=lambda _others: short)
+            yield Stall(key=("short",), kind="short", is_certain=True, error=lambda _others: short)
         yield from _of_missing_pods(job, backend, status, events)
 
 
@@ -206,6 +207,17 @@ def _event_of(replica: Replica, events: Sequence[Object], reason: str, words: st
         if event["involvedObject"].get("uid") == replica.uid and event.get("reason") == reason
     )
     return next((message for message in messages if words in message), "")
+
+
+def with_kill(replica: Replica, events: Sequence[Object]) -> Replica:
+    """The replica with the probe or hook for which its kubelet has killed the container."""
+    ending = replica.ending
+    kinds = (("Unhealthy", "Liveness"), ("Unhealthy", "Startup"), ("FailedPostStartHook", "failed"))
+    reasons = (_event_of(replica, events, *kind) for kind in kinds)
+    reason = next(filter(None, reasons), "")
+    if ending is None or ending.code not in KILLED or not reason:
+        return replica
+    return replace(replica, ending=replace(ending, reason=reason.strip()))
 
 
 def _of_missing_pods(

@@ -149,6 +149,23 @@ def test_a_sidecar_that_fails_is_named_as_the_cause() -> None:
     assert how(found) == "its container proxy: exit code 3"
 
 
+@pytest.mark.parametrize(("policy", "stage"), [("Never", Stage.FINISHED), ("OnFailure", Stage.PULLED)])
+def test_a_pod_whose_init_container_failed_for_good_has_a_log(policy: str, stage: Stage) -> None:
+    """Its phase is Pending for a moment more."""
+    pod = a_pod(JOB, phase="Pending", state={"waiting": {"reason": "PodInitializing"}})
+    pod["status"]["initContainerStatuses"] = [{"name": "fetch", "state": ended(4)}]
+    pod["spec"]["restartPolicy"] = policy
+    assert replica_of(pod, "worker-0", "pytorch").stage is stage
+
+
+def test_the_limit_of_the_container_that_was_killed_is_named() -> None:
+    pod = a_pod(JOB, phase="Failed", status=beside(state=ended(137, reason="OOMKilled")))
+    pod["spec"]["containers"].append({"name": "proxy", "resources": {"limits": {"memory": "1Mi"}}})
+    assert "its container proxy: out of memory, killed at its limit of 1Mi" in how(
+        replica_of(pod, "", "pytorch")
+    )
+
+
 def test_a_rank_has_succeeded_though_a_sidecar_still_runs() -> None:
     found = replica(status=beside(state={"running": {}}))
     assert (found.beside, found.has_succeeded, found.over) == ("proxy", True, False)

@@ -24,7 +24,7 @@ from ddpipe.kube.api import Refused
 from ddpipe.launching import diagnosis
 from ddpipe.launching.advice import AGAIN, Cause
 from ddpipe.launching.deadlines import Overdue
-from ddpipe.launching.stalls import stalls_of
+from ddpipe.launching.stalls import stalls_of, with_kill
 
 JOB = a_job()
 
@@ -54,6 +54,25 @@ def test_a_pod_removed_after_a_failure_is_not_its_cause(asked: str, state: dict[
     error = failure(tidied, replica("worker-1", state=ended(1, at="2026-01-01T00:00:09Z")))
     assert error.which.startswith("worker-1 of")
     assert "deleted" not in error.seen
+
+
+def test_the_probe_for_which_a_kubelet_kills_is_named() -> None:
+    seen = a_probe_failed().seen
+    assert seen == "killed by SIGKILL (exit code 137) by its kubelet: Liveness probe failed: no heartbeat"
+
+
+@pytest.mark.parametrize(
+    ("code", "uid", "message"),
+    [
+        (1, "worker-0-uid", "Liveness probe failed: no heartbeat"),
+        (137, "another-uid", "Liveness probe failed: no heartbeat"),
+        (137, "worker-0-uid", "Readiness probe failed: no heartbeat"),
+    ],
+)
+def test_other_events_are_no_reason_for_a_kill(code: int, uid: str, message: str) -> None:
+    event = {"involvedObject": {"uid": uid}, "reason": "Unhealthy", "message": message}
+    killed = replica(state=ended(code))
+    assert with_kill(killed, [event]) == killed
 
 
 def test_of_several_processes_in_a_pod_the_killed_one_is_named() -> None:
@@ -277,6 +296,12 @@ def an_init_container_failed() -> DdpipeError:
     return failure(replica(state={"waiting": {}}, status={"initContainerStatuses": init}))
 
 
+def a_probe_failed() -> DdpipeError:
+    message = "Liveness probe failed: no heartbeat"
+    event = {"involvedObject": {"uid": "worker-0-uid"}, "reason": "Unhealthy", "message": message}
+    return failure(with_kill(replica(state=ended(137)), [event]))
+
+
 CASES: dict[Cause, Callable[[], DdpipeError]] = {
     Cause.OPERATOR_SILENT: lambda: late_at(Stage.RECONCILED),
     Cause.WEBHOOK_SILENT: webhook_silent,
@@ -293,6 +318,7 @@ CASES: dict[Cause, Callable[[], DdpipeError]] = {
     Cause.SHOT: lambda: failure(replica(state=ended(137))),
     Cause.CRASHED: lambda: failure(replica(state=ended(139))),
     Cause.EXITED: lambda: failure(replica(state=ended(1))),
+    Cause.HOOK: a_probe_failed,
     Cause.ANOTHER_CONTAINER: an_init_container_failed,
     Cause.UNKNOWN: failure,
     Cause.IMAGE: lambda: stalled("ErrImagePull"),

@@ -144,6 +144,19 @@ def test_a_container_that_fails_again_after_a_recovery_is_the_cause() -> None:
     assert watched.cause().which.startswith("worker-1 of")
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_two_pods_removed_in_a_second_the_first_one_seen_is_the_cause(first: int) -> None:
+    """Both may be seen in one look, and the first one may take longer to end."""
+    watched = Watched()
+    watched.sees(pod(0), pod(1))
+    going = [pod(rank, metadata=GOING if rank == first else {}) for rank in (0, 1)]
+    watched.record.take({one["metadata"]["uid"]: one for one in going})
+    watched.sees(pod(0, metadata=GOING), pod(1, metadata=GOING))
+    slow, quick = ({"phase": "Failed", "state": ended(143, at=f"2026-01-01T00:00:{at}Z")} for at in (40, 13))
+    watched.sees(*(pod(rank, metadata=GOING, **(slow if rank == first else quick)) for rank in (0, 1)))
+    assert watched.cause().which.startswith(f"worker-{first} of")
+
+
 def test_pods_removed_by_a_suspension_are_not_the_cause() -> None:
     watched = Watched()
     watched.sees(pod(0), pod(1))

@@ -302,6 +302,14 @@ def test_a_missing_volume_shows_in_the_pod_s_own_events() -> None:
     assert error.seen == 'secret "nope" not found'
 
 
+def test_a_folder_that_a_node_does_not_have_will_not_come_by_itself() -> None:
+    message = "hostPath type check failed: /data is not a directory"
+    pods = (a_pod(JOB, **CREATING), a_pod(JOB, "worker-1"))
+    error = hopeless(*pods, events=(mounting("worker-0-uid", message=message),))
+    assert error is not None
+    assert message in str(error)
+
+
 @pytest.mark.parametrize(
     "event",
     [
@@ -348,6 +356,6 @@ def test_a_job_that_somebody_scaled_down_is_no_lack_of_room() -> None:
     found = an_object(JOB, "Created")
     found["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = 0
     (stall,) = of_job(JOB, found)
-    assert not stall.is_certain, "they may set it back"
+    assert stall.is_certain, "who sets it back does so at once"
     assert "asks for 0 of 2" in stall.error(0).seen
     assert "Request less" not in stall.error(0).do
