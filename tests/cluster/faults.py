@@ -55,6 +55,7 @@ class Fault:
         sees_nodes: Whether the launcher may list nodes.
         unlike: What is different, by backend.
         unplayable: Why it cannot happen, by backend.
+        reports: Public reports that it repeats.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Fault:
     sees_nodes: bool = False
     unlike: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     unplayable: Mapping[str, str] = field(default_factory=dict)
+    reports: str = ""
 
     def on(self, backend: str) -> Fault:
         """The row as it is for this backend."""
@@ -910,18 +912,26 @@ fault("a pod fails again and again, and is replaced", code=48, words=("worker-1 
 )
 
 
-def beside(kind: str, script: str) -> tuple[str, ...]:
-    """The option for another container in the pods."""
+def other_container(script: str) -> dict[str, Any]:
+    """Another container of a pod."""
     limits = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     container = {"name": "other", "image": IMAGE, "command": ["sh", "-c", script], "securityContext": limits}
-    resources = {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"cpu": "50m", "memory": "64Mi"}}
-    return ("--patch", json.dumps({"spec": {kind: [{**container, "resources": resources}]}}))
+    resources = {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"cpu": "50m", "memory": "32Mi"}}
+    return {**container, "resources": resources}
 
 
-NO_CONTAINERS = {"trainjob": "its overrides add no containers"}
-fault("a sidecar never ends", words=("has ended, other of its pod runs on",), unplayable=NO_CONTAINERS)(
-    fails(BRIEF, *beside("containers", "sleep 1000"))
-)
+def beside(kind: str, script: str) -> tuple[str, ...]:
+    """The option for another container in the pods."""
+    return ("--patch", json.dumps({"spec": {kind: [other_container(script)]}}))
+
+
+NO_CONTAINERS = {"trainjob": "its overrides add no containers; a webhook adds them below"}
+fault(
+    "a sidecar never ends",
+    words=("has ended, other of its pod runs on",),
+    unplayable=NO_CONTAINERS,
+    reports="airflow 39625, 39693",
+)(fails(BRIEF, *beside("containers", "sleep 1000")))
 fault(
     "a rank fails beside a sidecar that never ends",
     code=48,

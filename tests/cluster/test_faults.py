@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import reports  # noqa: F401 - enters its rows into the matrix
 from faults import FAULTS, Fault, Seen
 from place import a_place
 

@@ -6,19 +6,13 @@ import logging
 import re
 import signal
 import ssl
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import kfp_server
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
+from certificates import a_certificate
 from engine_commands import SECRET, ddpipe, facts, refusal
 from kfp_server import NotAsDescribed, Server
 
@@ -35,23 +29,6 @@ from ddpipe.errors import (
     RunFailed,
 )
 from ddpipe.pipelines.compile import COMPILED
-
-
-def a_certificate(path: Path) -> Path:
-    """A certificate for this machine that nobody has signed, with its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, kfp_server.HOST)])
-    address = x509.IPAddress(ip_address(kfp_server.HOST))
-    made = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(datetime.now(UTC) - timedelta(days=1))
-        .not_valid_after(datetime.now(UTC) + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    plain = (Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    path.write_bytes(made.public_bytes(Encoding.PEM) + key.private_bytes(*plain))
-    return path
 
 
 def changed(folder: Path) -> str:
