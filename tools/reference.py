@@ -218,7 +218,8 @@ def _stub() -> Iterator[str]:
                 is_keyword = True
                 yield "    *,"
             default = "" if item.default is item.empty else f" = {_simple(item.default)}"
-            yield f"    {item.name}: {item.annotation}{default},"
+            stars = "**" if item.kind is item.VAR_KEYWORD else ""
+            yield f"    {stars}{item.name}: {item.annotation}{default},"
         yield f") -> {signature.return_annotation}:"
         first, *rest = inspect.cleandoc(function.__doc__).splitlines()
         yield f'    """{first}'

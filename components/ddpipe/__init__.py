@@ -3,6 +3,7 @@
     result = ddpipe.run("photos", minutes=5)        raw data to a model; also prepare, train, evaluate, export
     ddpipe.load_model("runs/first/model")           what a run has exported
     ddpipe.launch(function, nodes=4)                a function as a job; ddpipe.attach(name) finds it again
+    ddpipe.report(step=3, of=10, loss=0.5)          how far a script of your own is
 
 Editors read the signatures from __init__.pyi, which `make reference` writes from the declarations.
 """
@@ -23,6 +24,7 @@ PUBLIC = {
     "export": "ddpipe.api",
     "load_model": "ddpipe.serve.predictor",
     "launch": "ddpipe.notebook.entry",
+    "report": "ddpipe.processes.reports",
     "attach": "ddpipe.notebook.entry",
 }
 """What `import ddpipe` offers, and the module of each: imported when it is used, as most processes do not."""

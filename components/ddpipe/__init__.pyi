@@ -614,6 +614,21 @@ def launch(
         StoreError: The folder cannot be written to.
     """
 
+def report(
+    step: float | None = None,
+    of: float | None = None,
+    **metrics: float,
+) -> None:
+    """Print how far a training is, as one line of `name=value`: a launcher reads it from the log.
+
+    At most one line a second, and the last step's. Only the process of rank 0 prints. Never raises.
+
+    Args:
+        step: Steps that are done.
+        of: Steps of the whole training. Without steps, `progress=0.42` says the same.
+        metrics: Numbers, such as the loss.
+    """
+
 def attach(
     name: str,
     runs: str = "runs",

@@ -20,12 +20,15 @@ from ddpipe.kube.api import connect
 from ddpipe.kube.retrying import answered
 from ddpipe.launching.elastic import scale
 from ddpipe.launching.launcher import launch
-from ddpipe.launching.ownership import FoundJob, Swept, list_jobs, sweep
+from ddpipe.launching.ownership import FoundJob, Swept, list_jobs, sweep, with_progress
 from ddpipe.steps import PYTORCH_JOB, SweepOptions
 from ddpipe.storage import exists
 
 _PATIENCE = 30.0
 """Seconds for which a request is retried."""
+
+_MOST_READ = 20
+"""Jobs of a list whose progress is shown: it is in their logs."""
 
 namespace_option = click.option(
     "--namespace", "-n", help="Namespace (default: that of the kubeconfig or the pod)."
@@ -70,17 +73,19 @@ def jobs_command() -> None:
 @click.option("--pipeline", help="Only jobs of this pipeline.")
 @json_option
 def list_command(namespace: str | None, pipeline: str | None) -> None:
-    """List ddpipe's jobs: state, creation time, run, and whether that run has ended."""
-    cluster = connect().patient(_PATIENCE)
-    where = namespace or cluster.namespace
-    jobs = answered(lambda: list_jobs(cluster, where, pipeline=pipeline), f"the jobs of namespace {where}")
+    """List ddpipe's jobs: state, creation time, run, whether that has ended, and how far it is."""
+    cluster = connect()
+    where, patient = namespace or cluster.namespace, cluster.patient(_PATIENCE)
+    jobs = answered(lambda: list_jobs(patient, where, pipeline=pipeline), f"the jobs of namespace {where}")
+    jobs = with_progress(cluster, where, jobs, _MOST_READ)
     print_result({"jobs": [asdict(job) for job in jobs]}, "\n".join(map(_line, jobs)) or "no jobs")
 
 
 def _line(job: FoundJob) -> str:
     over = {True: "ended", False: "running", None: "state unknown"}[job.run_over]
     run = f"{job.owner.pipeline}, run {job.owner.run_id} ({over})"
-    return f"{job.name}  {job.state}  {job.created}  {run}{'  kept' if job.kept else ''}"
+    far = f"  {job.progress}" if job.progress and str(job.progress) else ""
+    return f"{job.name}  {job.state}  {job.created}  {run}{'  kept' if job.kept else ''}{far}"
 
 
 @jobs_command.command("scale")

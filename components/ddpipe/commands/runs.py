@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -22,13 +23,17 @@ from ddpipe.commands.engine import Command, followed, with_engine
 from ddpipe.commands.options import SectionedCommand, options, taken
 from ddpipe.engine.client import Engine, connect
 from ddpipe.engine.endpoint import EndpointOptions, has_endpoint, resolve
-from ddpipe.engine.runs import RunState, StepState, latest, look, retry, step_log, step_named, stop
+from ddpipe.engine.runs import RunState, StepState, latest, look, progress, retry, step_log, step_named, stop
 from ddpipe.errors import ParameterError
+from ddpipe.processes.reports import Reports
 from ddpipe.runs import NAME, Run, runs_in
-from ddpipe.storage import existing_store
+from ddpipe.storage import existing_store, open_store
 
-_FOUND = ("score", "dataset", "model", "title")
+_FOUND = ("progress", "score", "dataset", "model", "title")
 """What is listed of a run besides its state, if it is known."""
+
+_MOST_READ = 5
+"""Runs of a server whose progress is shown: it is in their logs."""
 
 _BARS, _MOST_BARS = "▁▂▃▄▅▆▇█", 30
 
@@ -69,7 +74,10 @@ def list_command(engine: Engine | None, folder: str, count: int) -> None:
     if not engine:
         existing_store(folder)
     local = [(_state(run, begun), _found_by(run)) for run, begun in runs_in(folder, count)]
-    runs = [*local, *((run, {"title": run.name}) for run in (latest(engine, count) if engine else ()))]
+    remote = latest(engine, count) if engine else []
+    running = [run.id for run in remote if run.state == "RUNNING"][:_MOST_READ]
+    far = {run_id: str(progress(engine, run_id)) for run_id in running if engine}
+    runs = [*local, *((run, {"title": run.name, "progress": far.get(run.id, "")}) for run in remote)]
     head = ("RUN", "STATE", "BEGAN", "TOOK", *map(str.upper, _FOUND))
     rows = [
         (run.id, run.state, _age(run), _duration(run), *(found.get(name, "") for name in _FOUND))
@@ -223,10 +231,21 @@ def _found_by(run: Run) -> dict[str, str]:
     scores = [f"{name} {value:.4f}" for name, value in evaluated.items() if isinstance(value, float)]
     name = str(prepared.get("dataset", "")).split("/")[-3:-2]
     return {
+        "progress": _progress(run),
         "score": scores[0] if scores else "",
         "dataset": " ".join([*name, str(prepared.get("dataset_id", ""))[:12]]).strip(),
         "model": str(exported.get("model_id", ""))[:12],
     }
+
+
+def _progress(run: Run) -> str:
+    """How far the step that trains has come, if no step has ended since it said so."""
+    ends = [datetime.fromisoformat(one["started"]).timestamp() + one["seconds"] for one in run.steps()]
+    reports, store = Reports(), open_store(run.training)
+    for item in store.list("progress.txt"):
+        if (written := item.modified.timestamp()) > max(ends, default=0.0):
+            reports.take("", store.read(item.key).decode(errors="replace"), written)
+    return str(reports.now(time.time()))
 
 
 def _duration(run: RunState) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
@@ -24,6 +25,7 @@ from ddpipe.errors import (
 )
 from ddpipe.kube.api import ApiError, connect
 from ddpipe.kube.resources import PODS
+from ddpipe.processes.reports import Reported, Reports
 
 SUCCEEDED, FAILED, WAITING = "SUCCEEDED", "FAILED", "PENDING"
 _STOPPED = {"CANCELED", "CANCELING"}
@@ -224,6 +226,17 @@ def step_named(state: RunState, name: str | None) -> StepState:
         seen=f"it has {', '.join(step.name for step in state.steps) or 'no steps yet'}",
         do="Name one of these, or wait until it has begun.",
     )
+
+
+def progress(engine: Engine, run_id: str) -> Reported:
+    """How far the training of a run is, by the last lines of the step that runs."""
+    reports, now = Reports(), time.time()
+    with suppress(EngineError):
+        running = [step for step in look(engine, run_id).steps if step.state == "RUNNING"]
+        text = step_log(engine, run_id, running[-1], _TAIL_BYTES) if running else ""
+        for line in text.splitlines():
+            reports.take("", line, now)
+    return reports.now(now)
 
 
 def stop(engine: Engine, run_id: str) -> bool:

@@ -65,7 +65,7 @@ class Backend:
         status: (job, object, pods, reader of pods) -> what it is doing.
         wanted: (object) -> how many pods it asks for now, each a rank; None if its pods are no ranks.
         owns: (object, pod) -> whether the pod is one of this job's.
-        selector: (job) -> the label selector of its pods.
+        selector: (name of the job) -> the label selector of its pods.
         concerns: (object, event) -> whether the event is about the job, or what makes its pods.
         expires: Whether the cluster itself removes a job some time after its end.
         lacks: (job, what the CRD knows of `spec`) -> what is against choosing it for this job unasked.
@@ -83,7 +83,7 @@ class Backend:
     status: StatusOf
     owns: Callable[[Object, Object], bool]
     wanted: Callable[[Object], int | None] = lambda _found: None
-    selector: Callable[[TrainingJob], str] = lambda job: f"{JOB}={job.name}"
+    selector: Callable[[str], str] = lambda name: f"{JOB}={name}"
     concerns: Callable[[Object, Object], bool] = names
     expires: bool = True
     lacks: Callable[[TrainingJob, Object | None], Sequence[str]] = lambda _job, _schema: ()

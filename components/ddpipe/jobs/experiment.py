@@ -142,9 +142,9 @@ def _search(plan: SearchPlan) -> dict[str, Any]:
     }
 
 
-def selector(job: TrainingJob) -> str:
+def selector(name: str) -> str:
     """The pods of trials: Katib labels those of every kind of job."""
-    return f"{_EXPERIMENT}={job.name},{_TRIAL}"
+    return f"{_EXPERIMENT}={name},{_TRIAL}"
 
 
 def owns(found: Object, item: Object) -> bool:

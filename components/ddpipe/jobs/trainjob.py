@@ -158,9 +158,9 @@ def pod(job: TrainingJob) -> Object:
     return template(job, CONTAINER)
 
 
-def selector(job: TrainingJob) -> str:
+def selector(name: str) -> str:
     """Pods have our own labels only if the CRD supports labels."""
-    return f"jobset.sigs.k8s.io/jobset-name={job.name}"
+    return f"jobset.sigs.k8s.io/jobset-name={name}"
 
 
 def phase(found: Object) -> Phase:

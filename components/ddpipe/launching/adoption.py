@@ -257,7 +257,7 @@ def await_free_names(attempt: Attempt) -> None:
     """
     until = time.monotonic() + _REMOVAL_SECONDS
     for tried, pause in enumerate(backoff()):
-        path, selector = PODS.path(attempt.job.namespace), attempt.backend.selector(attempt.job)
+        path, selector = PODS.path(attempt.job.namespace), attempt.backend.selector(attempt.job.name)
         left = attempt.patient.get(path, {"labelSelector": selector})["items"]
         found = attempt.find()
         is_going = found is not None and "deletionTimestamp" in found["metadata"]

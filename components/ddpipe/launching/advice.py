@@ -65,7 +65,7 @@ def advice(cause: Cause, job: TrainingJob, backend: Backend, **more: str) -> str
         controller=backend.controller,
         find=backend.controller.find,
         describe=kubectl("describe", job, backend),
-        pods=f"kubectl describe pods -n {job.namespace} -l {backend.selector(job)}",
+        pods=f"kubectl describe pods -n {job.namespace} -l {backend.selector(job.name)}",
         command=" ".join(job.command),
         **more,
     )

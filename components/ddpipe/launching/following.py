@@ -100,7 +100,7 @@ class Follower:
             self.job, self.backend, self.uid, history=self._history, say=self.say, clock=self.clock
         )
         self._patience = Patience(self.limits.deadlines.hopeless)
-        self._progress = Progress(self.job, self.say)
+        self._progress = Progress(self.job, self.say, self.logs.reports)
 
     def follow(self) -> Ended | Resize:
         """Wait for the job's end, or for a reason to create it again."""

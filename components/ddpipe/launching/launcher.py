@@ -130,7 +130,7 @@ def _launch(
         nodes=attempt.job.nodes,
         seconds=time.monotonic() - began,
         restarts=ended.restarts,
-        metrics=dict(logs.metrics),
+        metrics=dict(logs.reports.metrics),
     )
 
 

@@ -34,25 +34,8 @@ Instant = tuple[int, int]
 
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
 _STAMP_SIZE = 40
-# Numbers stand at the end of a line; looking at all of a long one would take time for nothing.
-_SEARCHED = 500
-# Possessive and bounded: linear in the length of any text.
-_METRIC = re.compile(
-    r"\b([a-z][a-z0-9_/]{0,60}+)\s{0,3}+[=: ]?+\s{0,3}+(?<=[=: ])"
-    r"(-?(?:\d+(?:\.\d+)?|\.\d+)(?:e[+-]?\d+)?)(?![\w.-])"
-)
 # What a node sends in place of a log that it cannot read.
 _KUBELETS_OWN = re.compile("unable to retrieve container logs for |failed to try resolving symlinks in path ")
-_PROGRESS = re.compile(r"\b(?:epoch|step)\b")
-
-
-def metrics_of(line: str) -> dict[str, float]:
-    """The numbers of a progress line ("epoch 3 loss=0.52"): its end names an epoch or step, and a loss."""
-    lowered = line[-_SEARCHED:].lower()
-    progress = _PROGRESS.search(lowered)
-    if not progress or "loss" not in lowered[progress.end() :]:
-        return {}
-    return {name: float(value) for name, value in _METRIC.findall(lowered)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import count, islice
 from threading import Condition, Thread
-from time import monotonic, sleep
+from time import monotonic, sleep, time
 from typing import Any
 
+from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.status import Replica, Stage
-from ddpipe.kube.cluster import ApiError, Cluster, Query, Unanswered
+from ddpipe.kube.cluster import ApiError, Cluster, Query, Unanswered, pages
+from ddpipe.kube.resources import PODS
 from ddpipe.kube.retrying import RateLimiter, is_transient, reconnected
-from ddpipe.launching.loglines import Instant, Line, Mark, instant, lines_of, metrics_of, unread
+from ddpipe.launching.loglines import Instant, Line, Mark, instant, lines_of, unread
+from ddpipe.processes.reports import Reported, Reports
 
 # After so much silence a log is requested again; training may well write nothing for minutes.
 _SILENCE = 1800
@@ -28,13 +31,13 @@ MOST_FOLLOWED = 64
 # So many logs are opened at once, then so many per second: when 64 pods start, each has a log to open, and
 # where nodes cannot show logs, each is requested again and again.
 _OPENED_AT_ONCE, _OPENED_PER_SECOND = 10, 3.0
+# Seconds for the last lines of a job that somebody lists.
+_ANSWER = 5
 # Failed ranks whose last lines are read: many fail for the reason of the first.
 MOST_FAILED = 16
 _LAST_LINES, _ATTEMPTS = 100, 10
 # Pods whose last lines are kept, those that are gone included.
 _MOST_KEPT = 256
-# Names come from the training's own lines.
-_MOST_METRICS = 100
 TAIL = 20
 """Last lines that are kept of a log."""
 
@@ -64,7 +67,7 @@ class Logs:
     ) -> None:
         """Logs that are not read yet."""
         self.cluster, self.pods = cluster, pods
-        self.metrics: dict[str, float] = {}
+        self.reports = Reports()
         self._write, self._ranks, self._say = write, ranks, say
         self._followed: dict[str, PodLog] = {}
         self._failed: dict[str, _LastLines] = {}
@@ -99,9 +102,7 @@ class Logs:
         """Write one line, and keep what may be needed of it."""
         if line.finished:
             tail.append(line.text)
-        for name, value in metrics_of(line.text).items():
-            if name in self.metrics or len(self.metrics) < _MOST_METRICS:
-                self.metrics[name] = value
+        self.reports.take(rank, line.text, float(line.time[0]) if line.time else time())
         self._write(f"[{rank}] {line.text}")
 
     def tail(self, uid: str) -> tuple[str, ...]:
@@ -143,6 +144,23 @@ class Logs:
             return
         if before or sum(uid in present for uid in self._failed) < MOST_FAILED:
             self._failed[replica.uid] = _LastLines(replica, self._pieces, self.take)
+
+
+def progress_of(cluster: Cluster, namespace: str, kind: Backend, job: str) -> Reported | None:
+    """How far a job is by the last lines of its first pod that runs; None if these cannot be read."""
+    query = {"labelSelector": kind.selector(job), "fieldSelector": "status.phase=Running"}
+    reports, now = Reports(), cluster.now()
+    try:
+        found = [item for page in pages(cluster.get_metadata, PODS.path(namespace), query) for item in page]
+        # In the order of their names, the master or the pod of rank 0 is the first.
+        first = min((item["metadata"]["name"] for item in found), default="")
+        last = {"container": kind.container, "timestamps": "true", "tailLines": str(_LAST_LINES)}
+        pieces = cluster.pieces(f"{PODS.path(namespace, first)}/log", last, _ANSWER) if first else ()
+        for line in lines_of(pieces, complete=True):
+            reports.take(first, line.text, float(line.time[0]) if line.time else now)
+    except ApiError:
+        return None
+    return reports.now(now)
 
 
 def _forget(readers: dict[str, Any], present: Collection[str], most: int) -> None:

@@ -172,7 +172,7 @@ class Observer:
             WatchSource(
                 name="pods",
                 path=PODS.path(namespace),
-                select={"labelSelector": self._backend.selector(self._job)},
+                select={"labelSelector": self._backend.selector(self._job.name)},
             ),
             WatchSource(
                 name="events",

@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import random
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
@@ -26,6 +27,8 @@ from ddpipe.jobs.status import Phase, true_conditions
 from ddpipe.kube.cluster import Cluster, Refused, is_served, pages, readable
 from ddpipe.kube.resources import JOBS, PODS, WORKFLOWS, Object, Resource
 from ddpipe.kube.retrying import delete
+from ddpipe.launching.logs import progress_of
+from ddpipe.processes.reports import Reported
 
 # Seconds for which a request is retried while the server is busy or away.
 _PATIENCE = 20.0
@@ -39,6 +42,8 @@ _OVER = {"Succeeded", "Failed", "Error", "Complete"}
 _RUNNING = {"labelSelector": "workflows.argoproj.io/completed!=true"}
 # Up to so many workflows are read one by one, rather than all that run in one list.
 _FEW = 3
+_AT_ONCE = 8
+"""Logs that are read at the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +59,7 @@ class FoundJob:
     state: str  # its latest condition; Active if it has none
     run_over: bool | None
     kept: bool
+    progress: Reported | None = None  # only where it was asked for
 
 
 def list_jobs(
@@ -88,6 +94,20 @@ def list_jobs(
         return [job for job, _ in found if job.owner.run_id == run]
     over = runs_over(cluster, namespace, [belongs for _, belongs in found if belongs], most)
     return [replace(job, run_over=over[belongs["uid"]] if belongs else None) for job, belongs in found]
+
+
+def with_progress(cluster: Cluster, namespace: str, jobs: Sequence[FoundJob], most: int) -> list[FoundJob]:
+    """The same jobs; of the newest that may still run, at most so many, with their progress."""
+    kinds = {one.resource.kind: one for one in all_backends()}
+    active = [job for job in jobs if job.kind in kinds and job.state not in _OVER]
+    newest = sorted(active, key=lambda job: job.created)[-most:]
+
+    def read(job: FoundJob) -> Reported | None:
+        return progress_of(cluster, namespace, kinds[job.kind], job.name)
+
+    with ThreadPoolExecutor(_AT_ONCE) as readers:
+        found = {job.uid: reported for job, reported in zip(newest, readers.map(read, newest), strict=True)}
+    return [replace(job, progress=found.get(job.uid)) for job in jobs]
 
 
 def _selector(pipeline: str | None, run: str | None) -> str:

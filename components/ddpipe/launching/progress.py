@@ -1,16 +1,18 @@
 """What a launcher prints while it follows a job: a few lines, however many pods there are.
 
-Three kinds of lines, each with its own bound:
+Four kinds of lines, each with its own bound:
 
     pulling images: 512 of 512 pods (worker-3: ContainerCreating)     how far the job is
     2 pods failed (worker-17 on n18, worker-40 on n41): exit code 3   at once; pods with one end are one line
     2 of 512 pods are behind, 510 run (worker-7: no node fits)        after a minute, then less and less often
+    progress=0.42 step=420 seconds_left=580 loss=0.52                 once a minute, if the training says so
 
 `Output` writes them in the background, so that a slow reader never blocks the launch protocol.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from typing import TextIO
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.status import JobStatus, Phase, Replica, Stage
 from ddpipe.launching import diagnosis
+from ddpipe.processes.reports import Reports
 
 # So many lines about the status may be printed at once, then one in so many seconds. While 512 pods start,
 # each of them changes the line: the last few lines are kept for what is new, the beginning of a stage.
@@ -29,6 +32,7 @@ _BURST, _RESERVED, _SECONDS_PER_LINE = 10, 4, 10.0
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 # When pods that do not run although most others do are reported, in seconds, and how often after that.
 _BEHIND_AT, _BEHIND_EVERY = (60.0, 300.0, 1800.0), 3600.0
+_MINUTE = 60.0
 
 _WORDS = {
     Stage.RECONCILED: "waiting for the operator",
@@ -44,15 +48,16 @@ MOST_LINES = 2000
 class Progress:
     """Reports how one job is doing."""
 
-    def __init__(self, job: TrainingJob, say: Callable[[str], None]) -> None:
+    def __init__(self, job: TrainingJob, say: Callable[[str], None], reports: Reports) -> None:
         self._line = _StatusLine(job, say)
+        self._minutes = _Minutes(reports, say)
         self._failures = _Failures(say)
         self._stragglers = _Stragglers(job, say)
 
     @property
     def next(self) -> tuple[float, ...]:
         """When lines are due that are not printed yet."""
-        moments = (self._line.next, self._failures.next, self._stragglers.next)
+        moments = (self._line.next, self._failures.next, self._stragglers.next, self._minutes.next)
         return tuple(moment for moment in moments if moment is not None)
 
     def report(self, status: JobStatus, now: float) -> None:
@@ -60,6 +65,7 @@ class Progress:
         self._line.report(status, now)
         self._failures.report(status, now)
         self._stragglers.report(status, now)
+        self._minutes.report(status, now)
 
 
 def status_line(job: TrainingJob, status: JobStatus) -> str:
@@ -178,6 +184,26 @@ class _Stragglers:
             on = f" on {example.node}" if example.node else ""
             why = f"{example.rank}{on}: {example.waiting or _WORDS[example.stage]}"
         return f"{nodes - running} of {nodes} pods are not running yet, {running} are ({why})"
+
+
+@dataclass(slots=True)
+class _Minutes:
+    """Reports how far the training is, every minute if it has come further."""
+
+    reports: Reports
+    say: Callable[[str], None]
+    next: float | None = None
+    _line: str = ""
+
+    def report(self, status: JobStatus, now: float) -> None:
+        if status.phase is not Phase.ACTIVE or status.stage is not Stage.FINISHED:
+            self.next = None
+        elif self.next is None or now >= self.next:
+            reported = self.reports.now(time.time())
+            if self.next is not None and reported.percent is not None and reported.line != self._line:
+                self._line = reported.line
+                self.say(self._line)
+            self.next = now + _MINUTE
 
 
 class Output:

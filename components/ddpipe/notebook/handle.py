@@ -24,12 +24,12 @@ from typing import Any
 from ddpipe.errors import CorruptObject, DdpipeError, Interrupted, JobDeleted, NoSuchObject, from_dict
 from ddpipe.jobs import LOCAL
 from ddpipe.kube.api import connect
-from ddpipe.launching.loglines import metrics_of
 from ddpipe.notebook.background import remove_jobs
 from ddpipe.notebook.folder import OUTCOME, Launch, SealedResult, verified
 from ddpipe.notebook.machine import Machine
 from ddpipe.notebook.packing import unpacked_value
 from ddpipe.parameters import refuse
+from ddpipe.processes.reports import Reported, Reports
 from ddpipe.storage import Store
 
 _PAUSE = 0.2
@@ -50,11 +50,13 @@ class Status:
             outcome, and `attach` finds out what happened to its job.
         remark: The launcher's last message.
         metrics: The numbers of the last progress line (name=value).
+        progress: How far its training is, as far as its lines say.
         error: Why it failed or was stopped.
     """
 
     phase: str
     remark: str = ""
+    progress: Reported = field(default_factory=Reported)
     metrics: Mapping[str, float] = field(default_factory=dict)
     error: DdpipeError | None = None
 
@@ -87,14 +89,15 @@ class Handle:
     def status(self) -> Status:
         """The present state."""
         alive = self._machine.is_launching()  # before the outcome, which is written before the launcher ends
-        remark, metrics = self._last_messages()
+        remark, progress = self._last_messages()
         try:
             outcome = json.loads(self._folder.read(OUTCOME))
             error = from_dict(outcome["error"]) if outcome["error"] else None
-            metrics = outcome["metrics"] or metrics
+            metrics = outcome["metrics"] or progress.metrics
             return Status(phase=outcome["phase"], remark=remark, metrics=metrics, error=error)
         except NoSuchObject:
-            return Status(phase="running" if alive else "lost", remark=remark, metrics=metrics)
+            phase, metrics = "running" if alive else "lost", progress.metrics
+            return Status(phase=phase, remark=remark, metrics=metrics, progress=progress)
         except (ValueError, KeyError, TypeError) as damage:
             raise CorruptObject(
                 what="the outcome of a launch is damaged",
@@ -204,20 +207,20 @@ class Handle:
             "Local processes end with their launcher: launch them again.",
         )
 
-    def _last_messages(self) -> tuple[str, dict[str, float]]:
-        """The launcher's last message, and the numbers of the last progress lines."""
-        remark, metrics = "", dict[str, float]()
+    def _last_messages(self) -> tuple[str, Reported]:
+        """The launcher's last message, and what the last lines say about the progress."""
+        remark, reports, now = "", Reports(), time.time()
         for line in self._machine.last_lines():
-            if line.startswith(_REMARK):
+            is_report = reports.take("", line, now)
+            if line.startswith(_REMARK) and not is_report:
                 remark = line.removeprefix(_REMARK)
-            else:
-                metrics.update(metrics_of(line))
-        return remark, metrics
+        return remark, reports.now(now)
 
 
 def _html_of(name: str, uri: str, status: Status, lines: Sequence[str]) -> str:
     """A launch as HTML: its phase, its numbers, and its error or last lines; all text is escaped."""
-    numbers = ", ".join(f"{key} {value:g}" for key, value in status.metrics.items())
+    far = [str(status.progress)] if status.progress.percent is not None else []
+    numbers = ", ".join([*far, *(f"{key} {value:g}" for key, value in status.metrics.items())])
     text = str(status.error) if status.error else "\n".join(lines)
     color = _COLORS.get(status.phase, "#0969da")
     return (

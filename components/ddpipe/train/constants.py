@@ -156,6 +156,8 @@ SLOW_RATIO, SLOW_SECONDS = 1.5, 0.02
 PATIENCE_STEPS, LEAST_PATIENCE, PATIENCE_RATIO = 16, 60.0, 20
 SLOW_IN_A_ROW = 2  # comparisons in a row that a rank has to be slow in: one alone may be chance
 NEXT_REPORT = 10  # after a report of a slow rank, this multiple of comparisons in a row until the next one
+# How often the progress is written to the store, and into a log in which no epoch ends meanwhile
+REPORT_SECONDS, LINE_SECONDS = 30.0, 60.0
 
 # Writes to the store: saver.py
 

@@ -2,6 +2,7 @@
 
 metrics.jsonl     one JSON object per finished epoch
 tensorboard/      event files: loss and learning rate of every step, all metrics of every epoch
+progress.txt      how far it is, now and then: a line of processes/reports.py
 terminal          a progress bar with the time left and the score; elsewhere one line per epoch of
                   `name=value`, as Katib reads them, that fits the log panel of a pipeline's UI
 """
@@ -29,8 +30,16 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 
 from ddpipe.distributed import World
 from ddpipe.processes.machine import cpus
+from ddpipe.processes.reports import report_line
 from ddpipe.storage import Store
-from ddpipe.train.constants import NEXT_REPORT, SLOW_IN_A_ROW, SLOW_RATIO, SLOW_SECONDS
+from ddpipe.train.constants import (
+    LINE_SECONDS,
+    NEXT_REPORT,
+    REPORT_SECONDS,
+    SLOW_IN_A_ROW,
+    SLOW_RATIO,
+    SLOW_SECONDS,
+)
 from ddpipe.train.saver import Uploads
 
 T = TypeVar("T")
@@ -71,6 +80,8 @@ class Journal:
         """Keep event files in `folder` until they are uploaded; resume at `step`, with so much work done."""
         self._store, self._uploads = store, uploads
         self._folder = folder
+        self._next_report = time.monotonic() + REPORT_SECONDS
+        self._next_line = self._next_report + LINE_SECONDS - REPORT_SECONDS
         # What an earlier process wrote about later steps is void: it died before they were saved.
         self._events = SummaryWriter(str(folder), purge_step=step + 1)
         self._bar = _Bar(
@@ -82,10 +93,19 @@ class Journal:
             disable=not sys.stdout.isatty(),
         )
 
-    def step(self, done: int, total: int, seconds_left: float | None) -> None:
-        """So much work of so much is done, counted in images trained at full size."""
+    def step(self, step: int, done: int, total: int, seconds_left: float | None) -> None:
+        """After a step, so much work of so much is done, counted in images trained at full size."""
         self._bar.total, self._bar.seconds_left = total, seconds_left
         self._bar.update(done - self._bar.n)
+        now = time.monotonic()
+        if now >= self._next_report:
+            self._next_report = now + REPORT_SECONDS
+            share = done / max(1, total)
+            line = report_line({"progress": share, "step": step, "seconds_left": seconds_left})
+            self._upload("progress.txt", line.encode())
+            if self._bar.disable and now >= self._next_line:
+                self._next_line = now + LINE_SECONDS
+                _log.info("%s", line)
 
     def epoch(
         self, history: Sequence[Record], losses: Sequence[float], rates: Sequence[float], epochs: int
@@ -105,6 +125,7 @@ class Journal:
             self._upload(f"tensorboard/{path.name}", path.read_bytes())
         self._upload("metrics.jsonl", lines)
         if self._bar.disable:
+            self._next_line = time.monotonic() + LINE_SECONDS
             _log.info("%s", progress(record, epochs))
         scores = [name for name in record if name.startswith("validation_") and name != "validation_loss"]
         self._bar.set_postfix_str(

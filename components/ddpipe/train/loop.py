@@ -158,7 +158,8 @@ class Trainer:
                 self._before_step(self)
                 self.take(number, batch)
                 if journal:
-                    journal.step(*self.timetable.done(self.step), self.timetable.seconds_left(self.step))
+                    left = self.timetable.seconds_left(self.step)
+                    journal.step(self.step, *self.timetable.done(self.step), left)
                 if self.step >= self.steps:  # in the middle of an epoch, where a budget ends
                     break
             self._close_epoch(journal)

@@ -35,6 +35,7 @@ from typing import Any
 from ddpipe.distributed import STALL, World
 from ddpipe.model import PASSES
 from ddpipe.processes.machine import on_stop
+from ddpipe.processes.reports import duration
 from ddpipe.train import constants
 from ddpipe.train.batches import images_seen, steps_per_epoch
 from ddpipe.train.recipe import Recipe
@@ -213,16 +214,6 @@ class Timetable:
             for begin, end in ((first, middle), (middle, last))
         )
         return early, late
-
-
-def duration(seconds: float) -> str:
-    """A time in words: 8 s, 2 min 10 s, 3 h 05 min."""
-    whole = math.ceil(seconds)
-    if whole < 60:  # noqa: PLR2004
-        return f"{whole} s"
-    if whole < 3600:  # noqa: PLR2004
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 History = Sequence[Mapping[str, Any]]  # one record for each finished epoch

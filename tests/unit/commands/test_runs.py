@@ -72,6 +72,14 @@ def test_the_newest_runs_are_listed_first(tmp_path: Path) -> None:
     assert [line.split()[0] for line in shown.splitlines()] == ["RUN", "third", "second"]
 
 
+def test_a_run_that_trains_shows_how_far_it_is(tmp_path: Path) -> None:
+    run = a_run(tmp_path, "first", "prepare")
+    open_store(run.training).write("progress.txt", b"progress=0.42 step=420 seconds_left=580")
+    assert "42 %, 9 min" in ddpipe("runs", "ls", "--runs", str(tmp_path)).stdout
+    a_run(tmp_path, "first", "train")
+    assert "42 %" not in ddpipe("runs", "ls", "--runs", str(tmp_path)).stdout
+
+
 def test_an_empty_folder_has_no_runs(tmp_path: Path) -> None:
     assert ddpipe("runs", "ls", "--runs", str(tmp_path)).stdout == "no runs\n"
     assert not list(tmp_path.iterdir())

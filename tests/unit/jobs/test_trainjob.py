@@ -375,5 +375,5 @@ def test_events_of_an_earlier_job_of_this_name_are_not() -> None:
 
 
 def test_pods_are_found_by_a_label_that_every_version_sets() -> None:
-    assert selector(a_job()) == f"jobset.sigs.k8s.io/jobset-name={a_job().name}"
+    assert selector(a_job().name) == f"jobset.sigs.k8s.io/jobset-name={a_job().name}"
     assert not BACKEND.expires

@@ -18,7 +18,6 @@ from ddpipe.launching.loglines import (
     Mark,
     instant,
     lines_of,
-    metrics_of,
     unread,
 )
 
@@ -256,26 +255,3 @@ def test_the_state_of_an_unfinished_line_moves_no_mark() -> None:
     mark = Mark()
     assert texts(unread(states(), mark)) == ["1%", "2%"]
     assert mark == Mark()
-
-
-# --- metrics ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "numbers"),
-    [
-        (
-            "epoch=3 step=69 train_loss=0.27 lr=2e-05",
-            {"epoch": 3, "step": 69, "train_loss": 0.27, "lr": 2e-05},
-        ),
-        ("Epoch 3/10: loss 0.5, 812 images", {"epoch": 3, "loss": 0.5}),
-        ("epoch=3/15 val_loss=.250 0.3 s", {"epoch": 3, "val_loss": 0.25}),
-        ("Epoch 1:  50%|##  | 5/10 [00:01<00:01, 5.0it/s, loss=0.5]", {"epoch": 1, "loss": 0.5}),
-        ("loss of a connection to 10.0.0.1", {}),
-        ("listening at port: 8080", {}),
-        ("epoch 1 loss 2 " + "x" * 1000, {}),
-        ("x" * 10_000 + " epoch 1 loss 2", {"epoch": 1, "loss": 2}),
-    ],
-)
-def test_numbers_are_read_from_the_end_of_a_line(text: str, numbers: dict[str, float]) -> None:
-    assert metrics_of(text) == numbers

@@ -206,7 +206,7 @@ def test_the_tail_and_the_metrics_are_kept() -> None:
     logs.see([seen(a_pod(JOB, phase="Failed", state=ended(1)))])
     logs.finish()
     assert logs.tail("worker-0-uid")[-1] == "epoch 29 loss 2.9"
-    assert logs.metrics == {"epoch": 29, "loss": 2.9}
+    assert logs.reports.metrics == {"epoch": 29, "loss": 2.9}
 
 
 def line_of(second: int, text: str) -> bytes:
@@ -323,7 +323,7 @@ def test_names_of_metrics_are_bounded() -> None:
     logs = Logs(server, PODS, lambda _: None)
     logs.see([seen(a_pod(JOB, phase="Succeeded", state=ended(0)))])
     logs.finish()
-    assert 10 < len(logs.metrics) <= 100
+    assert 10 < len(logs.reports.metrics) <= 100
 
 
 def test_logs_of_replaced_pods_are_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Sequence
 from threading import Event, Thread
 from typing import Any
@@ -14,6 +15,7 @@ from ddpipe.jobs.pytorchjob import status
 from ddpipe.jobs.replicas import Cache
 from ddpipe.jobs.status import JobStatus, Phase, Stage
 from ddpipe.launching.progress import MOST_LINES, Output, Progress
+from ddpipe.processes.reports import Reports
 
 PENDING: dict[str, Any] = {"phase": "Pending", "node": "", "state": {}}
 PULLING: dict[str, Any] = {"phase": "Pending", "state": {"waiting": {"reason": "ContainerCreating"}}}
@@ -31,7 +33,8 @@ class Watched:
 
     def __init__(self, nodes: int = 2) -> None:
         self.job, self.lines, self.now = a_job(nodes=nodes), list[str](), 0.0
-        self.progress, self._read = Progress(self.job, self.lines.append), Cache()
+        self.reports = Reports()
+        self.progress, self._read = Progress(self.job, self.lines.append, self.reports), Cache()
         self._pods = [a_pod(self.job, f"worker-{rank}", **PENDING) for rank in range(nodes)]
         self._version = 0
 
@@ -68,6 +71,23 @@ def test_a_small_job_s_changes_are_printed_at_once() -> None:
     assert watched.shows([RUNNING, SUCCEEDED]) == ["running: 2 of 2 pods, 1 ended"]
 
 
+def test_a_long_training_is_one_line_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched()
+    monkeypatch.setattr(time, "time", lambda: watched.now)
+    watched.shows([RUNNING, RUNNING])
+    lines = []
+    for second in range(5, 151, 5):
+        watched.reports.take("worker-0", f"step={second} of=1000 loss=0.5", second)
+        lines += watched.shows(after=5)
+    assert [line.partition(" seconds_left=")[0] for line in lines] == [
+        f"progress={share} step={step}" for share, step in ((0.06, 60), (0.12, 120))
+    ]
+    assert "loss=0.5" in lines[0]
+    assert watched.shows(after=30) == ["progress=0.15 step=150 seconds_left=820 loss=0.5"]
+    assert watched.shows(after=61) == ["progress=0.15 step=150 loss=0.5"], "silent"
+    assert watched.shows(after=61) == []
+
+
 def test_512_pods_need_at_most_40_lines() -> None:
     """In 20 seconds each of them is scheduled, started and ends."""
     watched = Watched(512)
@@ -89,7 +109,7 @@ def test_a_line_that_was_put_off_is_printed_when_it_is_due() -> None:
     for rank in range(100):
         watched.change(rank, **SUCCEEDED)
         watched.shows()
-    (due,) = watched.progress.next
+    due = min(watched.progress.next)
     assert watched.shows(after=due + 0.001 - watched.now) == ["running: 100 of 100 pods, 100 ended"]
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from datetime import datetime
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from fake_api import FakeApiServer, Request
-from launch_samples import JOBS, PODS, a_job, a_server, an_object
+from launch_samples import JOBS, PODS, a_job, a_pod, a_server, an_object
 
 from ddpipe.__main__ import cli
 from ddpipe.commands import jobs
@@ -245,6 +247,25 @@ def test_a_sweep_among_200_runs_takes_a_few_requests() -> None:
     listed = list_jobs(server, "team", pipeline="digits")
     assert sum(job.run_over is True for job in listed) == 100
     assert len([request for request in server.asked if request.method == "GET"]) <= 8
+
+
+def test_a_list_of_jobs_shows_how_far_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = a_job()
+    server = a_server(an_object(job, "Running"))
+    for rank in (1, 0):
+        server.put(PODS, a_pod(job, f"worker-{rank}", phase="Running"))
+    pod = f"{job.name}-worker-0"
+    times = ("2026-01-01T00:00:00Z", "2026-01-01T00:00:40Z")
+    server.logs[f"{PODS}/{pod}/log"] = [
+        [f"{times[0]} step=1 of=10".encode(), f"{times[1]} step=3 of=10".encode()]
+    ]
+    server.time = datetime.fromisoformat(times[1]).timestamp()
+    monkeypatch.setattr(jobs, "connect", lambda: server)
+    shown = CliRunner().invoke(cli, ["jobs", "ls"], catch_exceptions=False).stdout
+    assert shown.rstrip().endswith("30 %, 2 min 20 s left")
+    server.logs.clear()
+    found = json.loads(CliRunner().invoke(cli, ["jobs", "ls", "--json"], catch_exceptions=False).stdout)
+    assert found["jobs"][0]["progress"] is None
 
 
 def test_the_end_of_a_run_looks_at_its_own_jobs_only() -> None:

@@ -63,10 +63,18 @@ LINES = (
 
 def test_a_status_has_the_last_message_and_the_last_numbers(folder: Store) -> None:
     status = a_handle(folder, looks=1, lines=LINES).status()
-    assert status == Status(
-        phase="running", remark="running: 1 of 1 pods", metrics={"epoch": 2, "loss": 0.25}
-    )
+    assert (status.phase, status.remark) == ("running", "running: 1 of 1 pods")
+    assert status.metrics == {"epoch": 2, "loss": 0.25}
     assert not status.is_over
+
+
+def test_a_status_has_the_progress(folder: Store) -> None:
+    lines = (*LINES, "[launch] progress=0.42 step=420 seconds_left=580 loss=0.5", "[worker-0] step=43 of=100")
+    running = a_handle(folder, looks=2, lines=lines)
+    status = running.status()
+    assert str(status.progress).startswith("43 %, 9 min 40 s left")
+    assert (status.progress.step, status.remark) == (43, "running: 1 of 1 pods")
+    assert "43 %, 9 min" in running._repr_html_()
 
 
 def test_a_launch_without_launcher_and_outcome_is_lost(folder: Store) -> None:

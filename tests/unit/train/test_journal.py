@@ -55,7 +55,7 @@ def journal_of_a_training(folder: Path, *, start: int = 0) -> None:
     with uploading() as uploads, keep_journal(store, uploads, step=start, done=done) as journal:
         assert journal
         for step in range(start + 1, STEPS + 1):
-            journal.step(seen(step), seen(STEPS), None if step < STEPS else 83.0)
+            journal.step(step, seen(step), seen(STEPS), None if step < STEPS else 83.0)
             if step % 3 == 0:
                 history = [an_epoch(epoch) for epoch in range(1, step // 3 + 1)]
                 first = step - 3

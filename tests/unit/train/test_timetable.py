@@ -34,7 +34,6 @@ from ddpipe.train.timetable import (
     TrainingRequest,
     TrainingWork,
     Watch,
-    duration,
     scored_later,
     watching,
 )
@@ -261,14 +260,6 @@ def test_the_work_is_that_of_the_recipe() -> None:
     assert work.done(50, 50) == pytest.approx(
         images_seen(25, IMAGES, BATCH) / 4 + 2500 + 1000 * SCORING_WORK
     ), "the last epoch is validated although it is cut"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.2, "1 s"), (59, "59 s"), (60, "1 min 00 s"), (130.2, "2 min 11 s"), (11_100, "3 h 05 min")],
-)
-def test_a_duration_is_in_words(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 @pytest.fixture
