@@ -13,7 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from matrix import MATRIX_HEAD, table
+from matrix import page, table
 from place import IMAGE, STORE_SECRET, Place, a_place, missing_image
 from workflows import SMALL, Ran, Submit, workflow_of, workflows_of
 
@@ -60,7 +60,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section("the matrix of faults")
         terminalreporter.write(matrix)
         if path := config.getoption("--matrix"):
-            path.write_text(f"{MATRIX_HEAD}\n{matrix}")
+            path.write_text(page(reports, path.read_text() if path.exists() else ""))
     if config.getoption("--messages"):
         terminalreporter.section("messages")
         for report in reports:

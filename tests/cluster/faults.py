@@ -347,7 +347,11 @@ def gone(place: Place) -> Ended:
     return launch(place, "sleep 3").end()
 
 
-@fault("the token expires (401) and is rotated on disk", words=("401", "answers again"))
+@fault(
+    "the token expires (401) and is rotated on disk",
+    reports="airflow 32718, 31648",
+    words=("401", "answers again"),
+)
 def rotated(place: Place) -> Ended:
     step = _expired(place)
     fresh = place.token_file.with_suffix(".fresh")
@@ -518,9 +522,12 @@ fault("a worker fails after rank 0 has succeeded", code=48, words=("worker-1 of"
 fault("a worker fails after rank 0 has succeeded, which is all that counts", level="privileged")(
     fails(rank(1, "sleep 3; exit 3", "exit 0"), "--success", "rank0")
 )
-fault("out of memory", code=48, words=("worker-1 of", "out of memory", "OOMKilled", "64Mi"))(
-    fails(rank(1, "exec python -c 'x = bytearray(2**28)'"))
-)
+fault(
+    "out of memory",
+    reports="prefect 9647, argo-workflows 13373",
+    code=48,
+    words=("worker-1 of", "out of memory", "OOMKilled", "64Mi"),
+)(fails(rank(1, "exec python -c 'x = bytearray(2**28)'")))
 fault("the output is not there", code=51, words=("left no result", "/nowhere/model"))(
     fails("true", "--outputs", "/nowhere/model")
 )
@@ -581,7 +588,12 @@ def kept(place: Place) -> Ended:
 # --- pods cannot start ----------------------------------------------------------------------------
 
 
-@fault("an image that cannot be pulled", code=47, words=("cannot be pulled", "nowhere.invalid/none:1"))
+@fault(
+    "an image that cannot be pulled",
+    reports="torchx 207, kuberay 1990, prefect 10500",
+    code=47,
+    words=("cannot be pulled", "nowhere.invalid/none:1"),
+)
 def no_image(place: Place) -> Ended:
     return launch(place, BRIEF, "--image", "nowhere.invalid/none:1", *SOON).end()
 
@@ -771,6 +783,7 @@ def quota_of_others(place: Place) -> Ended:
 
 @fault(
     "quota exceeded, with --preflight warn",
+    reports="prefect 5133",
     code=52,
     words=(r"\[launch\] quota small .*leaves 1 of pods", "rejects the job's pods"),
 )
@@ -870,6 +883,7 @@ def pod_deleted(place: Place) -> Ended:
 
 @fault(
     "a pod is deleted while it runs, and may be replaced",
+    reports="jobset 574, dagster 6236",
     words=("worker-1 is replaced: its pod was deleted",),
 )
 def pod_replaced(place: Place) -> Ended:
@@ -894,6 +908,7 @@ def pod_evicted(place: Place) -> Ended:
 
 @fault(
     "somebody scales the job to one pod",
+    reports="trainer 1509, 1593",
     unplayable={"trainjob": "its number of pods cannot be changed while it runs"},
     code=48,
     words=("somebody changed the number of its pods from 2 to 1",),
@@ -958,9 +973,13 @@ fault("values with dollar signs arrive as they are given", words=(r"] right: pa\
 
 
 _LARGE = [option for number in range(16) for option in ("--env", f"V{number}={'x' * 100_000}")]
-fault("an object that the cluster cannot store", code=44, words=("more than the 1.5", "V9"), jobs_ever=0)(
-    fails(BRIEF, *_LARGE)
-)
+fault(
+    "an object that the cluster cannot store",
+    reports="argo-workflows 1186, 2936, 4065, flyte 363",
+    code=44,
+    words=("more than the 1.5", "V9"),
+    jobs_ever=0,
+)(fails(BRIEF, *_LARGE))
 fault(
     "the same, with --preflight warn",
     code=52,
@@ -970,9 +989,13 @@ fault(
     unlike={"indexedjob": {"words": ("more than the 1.5", "the cluster rejected the request")}},
 )(fails(BRIEF, *_LARGE, "--preflight", "warn"))
 _WRONG = '{"tolerations": [{"key": "a", "operator": "Often"}]}'
-fault("pods that the API refuses: a wrong operator", code=44, words=("Often",), jobs_ever=0)(
-    fails(BRIEF, "--patch", f'{{"spec": {_WRONG}}}')
-)
+fault(
+    "pods that the API refuses: a wrong operator",
+    reports="trainer 707, 2363",
+    code=44,
+    words=("Often",),
+    jobs_ever=0,
+)(fails(BRIEF, "--patch", f'{{"spec": {_WRONG}}}'))
 
 
 @fault(
@@ -1016,7 +1039,11 @@ def clock_ahead(place: Place) -> Ended:
     return launch(place, "sleep 10", *limit, PYTHONPATH=str(ahead)).end()
 
 
-@fault("suspended, then resumed: the clock stands still", words=("suspended",))
+@fault(
+    "suspended, then resumed: the clock stands still",
+    reports="kueue 1146, 2923, trainer 2239",
+    words=("suspended",),
+)
 def suspended(place: Place) -> Ended:
     step = running(place, "sleep 5", "--deadlines", "finished=40", "--deadlines", "scheduled=40")
     suspend(place, whether=True)

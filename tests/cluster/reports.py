@@ -274,7 +274,7 @@ def account_deleted(place: Place) -> Ended:
     "a pod is deleted before it could start",
     code=48,
     words=("worker-1 of", "its pod was deleted"),
-    reports="argo-workflows 2711, dagster 22453, airflow 59626",
+    reports="argo-workflows 2711, dagster 22453",
 )
 def deleted_early(place: Place) -> Ended:
     step = launch(place, BRIEF, *NEEDS_A_SECRET)
@@ -437,7 +437,7 @@ def is_known(place: Place) -> bool:
     words=("401",),
     jobs=1,
     pods=2,
-    reports="airflow 32718, 31648",
+    reports="airflow 32718",
 )
 def account_gone(place: Place) -> Ended:
     step = running(place, LONG, "--deadlines", "outage=8")
