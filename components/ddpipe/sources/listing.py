@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -24,6 +25,8 @@ from ddpipe.storage.files import info_of
 log = logging.getLogger(__name__)
 
 LOST = "lost+found"  # a folder that file systems keep for the administrator
+FOLLOW_LINKS = "DDPIPE_FOLLOW_LINKS"  # the variable that allows links out of the folder, if it is 1
+OUTSIDE = "is a link out of the folder, to "
 MAC = "__MACOSX"  # a folder in every zip archive from a Mac, with no data
 Identity = tuple[int, int]  # device and inode: the same for a folder under all of its names
 
@@ -38,17 +41,16 @@ class Listing:
 
 
 def listed_files(path: str) -> Listing:
-    """All files below a path; links are followed."""
+    """All files below a path; links are followed, out of it only if `FOLLOW_LINKS` says so."""
     store = store_of(path)
     root = store.local_path("")
     if root is None:
         return _in_bucket(store)
-    outside: list[str] = []
-    found = list(_walked(root, outside))
-    if outside:
-        log.warning("%d links lead out of %s: %s", len(outside), path, abridged(sorted(outside)))
+    found = list(_walked(root))
     infos = sorted((item for item in found if isinstance(item, ObjectInfo)), key=lambda info: info.key)
     bad = dict(item for item in found if isinstance(item, tuple))
+    if outside := [f"{key} {reason}" for key, reason in sorted(bad.items()) if reason.startswith(OUTSIDE)]:
+        log.warning("%d links of %s are not followed: %s", len(outside), path, abridged(outside))
     return Listing(
         tuple(infos),
         {printable(key) or key: reason for key, reason in sorted(bad.items())},
@@ -65,13 +67,15 @@ def first_keys(path: str, most: int) -> Iterator[str]:
 
 def _near(root: Path, most: int) -> Iterator[str]:
     """The files of a folder, level by level; what cannot be read is left out."""
-    folders = deque([(str(root), "")])
+    folders, top = deque([(str(root), "")]), root.resolve()
     for _ in range(most):
         if not folders:
             return
         folder, prefix = folders.popleft()
         with suppress(OSError):
             for key, entry in list(_visible(folder, prefix)):
+                if _leads_out(entry, top):
+                    continue
                 if entry.is_dir():
                     folders.append((entry.path, f"{key}/"))
                 else:
@@ -176,11 +180,16 @@ def stamp(info: ObjectInfo) -> str:
     return f"{info.size:x}-{info.etag}"
 
 
-def _walked(root: Path, outside: list[str]) -> Iterator[ObjectInfo | tuple[str, str] | str]:
-    """Files; the key of something else and why it is none; the key of an empty folder. In no order.
+def _leads_out(entry: DirEntry[str], top: Path) -> str:
+    """Where a link out of the folder leads, which somebody else's archive may have brought; or nothing."""
+    if not entry.is_symlink() or os.environ.get(FOLLOW_LINKS) == "1":
+        return ""
+    target = Path(entry.path).resolve()
+    return "" if target.is_relative_to(top) else str(target)
 
-    Links out of the folder are noted in `outside`: an archive of somebody else may have brought them.
-    """
+
+def _walked(root: Path) -> Iterator[ObjectInfo | tuple[str, str] | str]:
+    """Files; the key of something else and why it is none; the key of an empty folder. In no order."""
     top = root.resolve()
     folders = [(str(root), "", frozenset({_identity(root.stat())}))]
     while folders:
@@ -202,9 +211,9 @@ def _walked(root: Path, outside: list[str]) -> Iterator[ObjectInfo | tuple[str, 
             except OSError as error:
                 yield key, f"it cannot be read: {error.strerror}"
                 continue
-            if entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(top):
-                outside.append(f"{key} -> {Path(entry.path).resolve()}")
-            if S_ISDIR(status.st_mode) and _identity(status) not in above:
+            if outside := _leads_out(entry, top):
+                yield key, f"{OUTSIDE}{outside}: copy that, or set {FOLLOW_LINKS}=1 to use it"
+            elif S_ISDIR(status.st_mode) and _identity(status) not in above:
                 folders.append((entry.path, f"{key}/", above | {_identity(status)}))
             else:
                 yield info_of(key, status) if S_ISREG(status.st_mode) else (key, _reason(status))

@@ -89,7 +89,7 @@ class Csv:
             classes=classes,
             samples=samples,
             task=task,
-            problems={**listing.problems, **missing, **unprintable},
+            problems={**missing, **listing.problems, **unprintable},
             facts={"left_out": left_out} if left_out else {},
         )
 

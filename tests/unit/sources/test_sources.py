@@ -210,14 +210,49 @@ def test_files_that_are_no_pictures_are_left_out(tmp_path: Path, caplog: pytest.
     assert "are no pictures: ball/Thumbs.db, ball/notes.txt" in caplog.text
 
 
-def test_links_out_of_the_folder_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("source", ["auto", "folder", "csv"])
+def test_links_out_of_the_folder_are_not_followed(source: str, tmp_path: Path) -> None:
+    """An archive of somebody else may have brought them: they would be in the dataset and on its page."""
     folder = _class_folders(tmp_path)
-    (folder / "ball" / "inside.png").symlink_to(folder / "kite" / "0000.png")
+    (folder / "ball" / "inside.png").symlink_to("../kite/0000.png")
     (folder / "ball" / "private.png").symlink_to(an_image(tmp_path / "private.png"))
+    (folder / "ball" / "etc").symlink_to("/etc")
     (folder / "more").symlink_to(a_folder(tmp_path / "elsewhere", {"a": 3}) / "a")
-    listing.listed_files(str(folder))
-    assert "2 links lead out of" in caplog.text
-    assert f"ball/private.png -> {tmp_path.resolve()}/private.png, more -> " in caplog.text
+    (tmp_path / "link").symlink_to(folder)  # the folder itself may well be one
+    if source == "csv":
+        names = [*(f"{name}/000{i}.png,{name}" for name in ("ball", "kite") for i in range(5))]
+        names += ["ball/inside.png,ball", "ball/private.png,ball", "../private.png,kite"]
+        (folder / "train.csv").write_text("\n".join(["image,label", *names, f"{tmp_path}/private.png,kite"]))
+    spec = _spec(tmp_path, source, tmp_path / "link")
+    for key, target in (("ball/private.png", f"{tmp_path}/private.png"), ("ball/etc", "/etc"), ("more", "")):
+        assert f"{key}: is a link out of the folder, to {target}" in _seen(spec)
+    prepared = prepare(replace(spec, skip_bad=True))
+    assert prepared.manifest.classes == ("ball", "kite")
+    assert _places(prepared).keys() == {
+        "ball/inside.png",
+        *(f"{name}/000{i}.png" for name in ("ball", "kite") for i in range(5)),
+    }
+
+
+def test_links_out_of_the_folder_are_followed_if_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DDPIPE_FOLLOW_LINKS", "1")
+    folder = _class_folders(tmp_path)
+    (folder / "doll").symlink_to(a_folder(tmp_path / "elsewhere", {"doll": 4}) / "doll")
+    (folder / "ball" / "more.png").symlink_to(an_image(tmp_path / "one.png", seed=9))
+    prepared = prepare(_spec(tmp_path, "folder", folder))
+    assert prepared.manifest.classes == ("ball", "doll", "kite")
+    assert "ball/more.png" in _places(prepared)
+
+
+def test_a_table_out_of_the_folder_is_not_read(tmp_path: Path) -> None:
+    folder = a_folder(tmp_path / "toys", {"all": 6})
+    (tmp_path / "private.csv").write_text("image,password\n0000.png,secret\n")
+    (folder / "labels.csv").symlink_to(tmp_path / "private.csv")
+    with pytest.raises(SourceError) as caught:
+        prepare(_spec(tmp_path, "auto", folder))
+    assert "password" not in str(caught.value)
 
 
 def test_images_outside_class_folders_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -275,16 +310,6 @@ def test_a_class_that_reorders_its_name_is_refused(tmp_path: Path) -> None:
 
 def _class_folders(tmp_path: Path) -> Path:
     return a_folder(tmp_path / "toys", {"ball": 5, "kite": 5})
-
-
-def test_a_class_folder_may_be_a_link(tmp_path: Path) -> None:
-    folder = _class_folders(tmp_path)
-    (a_folder(tmp_path / "elsewhere", {"doll": 4}) / "doll").rename(tmp_path / "dolls")
-    (folder / "doll").symlink_to(tmp_path / "dolls")
-    (folder / "ball" / "more.png").symlink_to(an_image(tmp_path / "one.png", seed=9))
-    prepared = prepare(_spec(tmp_path, "folder", folder))
-    assert prepared.manifest.classes == ("ball", "doll", "kite")
-    assert "ball/more.png" in _places(prepared)
 
 
 def test_pipes_and_bad_links_are_reported_and_can_be_skipped(tmp_path: Path) -> None:
