@@ -357,7 +357,14 @@ def _subclasses(kind: type[errors.DdpipeError]) -> Iterator[type[errors.DdpipeEr
 def _formats() -> Iterator[str]:
     yield from ("# File formats", "", NOTE, "")
     yield "The fields of the files that ddpipe writes. What meets a file with a higher "
-    yield "`schema` stops with exit code 16, and leaves the file as it is: upgrade ddpipe."
+    yield "`schema` stops with exit code 16, and leaves the file as it is: upgrade ddpipe. A lower "
+    yield "one is read, or the message says which command makes the file again. Files of before a "
+    yield "format had a number count as 0."
+    yield ""
+    yield "A field is added without a new number only where readers of before may ignore it. Shards "
+    yield "and columns have the number of the manifest that names them. Jobs have none: an owner that "
+    yield "is not understood is not ddpipe's, and a job with an unknown policy of keeping is kept. "
+    yield "Schedules are kept by the server of Kubeflow Pipelines alone."
     yield ""
     for heading, classes in FORMATS.items():
         yield from (f"## {heading}", "")

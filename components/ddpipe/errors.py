@@ -133,10 +133,18 @@ class NewerFormat(InputError, exit_code=16):
     """A newer ddpipe wrote the file, which is left as it is."""
 
 
-def check_schema(content: object, known: int, which: str) -> None:
-    """Raise NewerFormat for what has a higher schema than is known here; files of before may have none."""
-    schema = content.get("schema") if isinstance(content, Mapping) else None
-    if isinstance(schema, int) and schema > known:
+def check_schema(content: object, known: int, which: str, *, oldest: int = 0) -> None:
+    """Raise NewerFormat for what has a higher schema than is known here, and ValueError for a lower one.
+
+    Files of before may have no schema, which counts as 0.
+    """
+    if not isinstance(content, Mapping):  # its reader says so
+        return
+    schema = content.get("schema", 0)
+    if type(schema) is not int or schema < oldest:
+        found = f"its schema is {schema!r}" if "schema" in content else "it has no schema"
+        raise ValueError(f"{found}, this ddpipe reads {known}")
+    if schema > known:
         raise NewerFormat(
             what="a file was written by a newer ddpipe",
             which=which,

@@ -123,12 +123,12 @@ class DatasetManifest:
         """Read what `to_json` wrote."""
         try:
             fields = json.loads(text)
+            check_schema(fields, WHOLE_SCHEMA, origin)
         except (ValueError, RecursionError) as error:
             raise _no_manifest(origin, str(error)) from error
         if not isinstance(fields, dict) or "schema" not in fields:
             raise _no_manifest(origin, "it has no schema")
-        check_schema(fields, WHOLE_SCHEMA, origin)
-        if fields["schema"] not in (SCHEMA, WHOLE_SCHEMA):  # a tuple: the value may be of any type
+        if fields["schema"] not in {SCHEMA, WHOLE_SCHEMA}:
             raise DatasetError(
                 what="a dataset cannot be read",
                 which=origin,

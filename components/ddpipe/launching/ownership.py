@@ -167,7 +167,7 @@ def sweep(
 def _found(resource: Resource, phase: Phase, item: Object, owner: Owner) -> tuple[FoundJob, Object | None]:
     """A job, and the reference to the run that it belongs to."""
     metadata = item["metadata"]
-    keep = Keep(metadata["annotations"].get(KEEP, Keep.NEVER))
+    keep = metadata["annotations"].get(KEEP, Keep.NEVER)  # of a newer ddpipe, it may have another value
     job = FoundJob(
         kind=resource.kind,
         name=metadata["name"],
@@ -177,7 +177,7 @@ def _found(resource: Resource, phase: Phase, item: Object, owner: Owner) -> tupl
         created=metadata["creationTimestamp"],
         state=[phase.capitalize(), *true_conditions(item)][-1],
         run_over=None,
-        kept=phase.is_terminal and keep.keeps(failed=phase is Phase.FAILED),
+        kept=phase.is_terminal and (keep not in {*Keep} or Keep(keep).keeps(failed=phase is Phase.FAILED)),
     )
     return job, run_of(item)
 

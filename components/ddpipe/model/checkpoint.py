@@ -288,7 +288,7 @@ def _pointers(store: Store, stored: Sequence[str]) -> Iterator[list[Saved]]:
 def _entries(store: Store, key: str) -> list[Saved]:
     try:
         pointer = json.loads(store.read(key))
-        check_schema(pointer, SCHEMA, f"{store.uri}/{key}")
+        check_schema(pointer, SCHEMA, f"{store.uri}/{key}", oldest=SCHEMA)
         return [Saved.from_dict(entry) for entry in pointer["checkpoints"]]
     except NoSuchObject:
         return []
@@ -307,9 +307,7 @@ def _load(store: Store, saved: Saved, *, whole: bool = True) -> Checkpoint:
     data = proven(store, saved.file, saved.sha256)
     try:
         content = read_tensors(data)
-        check_schema(content, SCHEMA, f"{store.uri}/{saved.file}")
-        if isinstance(content, Mapping) and content.get("schema") != SCHEMA:
-            raise UnreadableError(f"it has schema {content.get('schema')}, this ddpipe reads schema {SCHEMA}")
+        check_schema(content, SCHEMA, f"{store.uri}/{saved.file}", oldest=SCHEMA)
         checkpoint = typed(Checkpoint, content)
     except ValueError as error:
         raise UnreadableError(f"it is not a checkpoint ({error})") from error

@@ -133,9 +133,7 @@ class NamedModel:
             return History()
         try:
             values = json.loads(content)
-            check_schema(values, SCHEMA, f"{self.folder.uri}/{CHAMPION}")
-            if values["schema"] != SCHEMA:
-                raise ValueError(f"its schema is {values['schema']}, this ddpipe reads {SCHEMA}")  # noqa: TRY301
+            check_schema(values, SCHEMA, f"{self.folder.uri}/{CHAMPION}", oldest=SCHEMA)
             promotions = tuple(typed(Promotion, one) for one in values["promotions"])
             if wrong := [one.version for one in promotions if not _VERSION.fullmatch(one.version)]:
                 raise ValueError(f"{wrong[0]!r} is not a version")  # noqa: TRY301

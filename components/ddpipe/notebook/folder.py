@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ddpipe.errors import CorruptObject, ParameterError, ReplicaFailed
+from ddpipe.errors import CorruptObject, ParameterError, ReplicaFailed, check_schema
 from ddpipe.jobs.job import Owner, TrainingJob
 from ddpipe.jobs.options import JobOptions, without_former
 from ddpipe.storage import Store
@@ -22,6 +22,8 @@ from ddpipe.storage.sealed import Format, sha256
 
 RECORD, OUTCOME = "launch.json", "outcome.json"
 """Keys in the folder of a launch."""
+
+SCHEMA = 1  # of the record
 
 PIPELINE = "notebook"
 """Pipeline of all launched jobs, as `ddpipe jobs` shows it."""
@@ -51,6 +53,7 @@ class Launch:
     namespace: str = ""  # until the launcher has found out the account's own
     options: Mapping[str, Any] = field(default_factory=dict)
     private: tuple[str, ...] = ()  # names of the options in `PRIVATE` that were given
+    schema: int = SCHEMA
 
     def write(self, folder: Store) -> None:
         """Write the record into the launch's folder."""
@@ -61,6 +64,7 @@ class Launch:
         """Read the record of a launch."""
         try:
             record = json.loads(folder.read(RECORD))
+            check_schema(record, SCHEMA, f"{folder.uri}/{RECORD}")
             return cls(**{**record, "private": tuple(record.get("private", ()))})
         except (ValueError, TypeError, AttributeError) as error:
             raise CorruptObject(

@@ -19,7 +19,7 @@ from typing import Any
 
 import cloudpickle
 
-from ddpipe.errors import CorruptObject, ParameterError, ReplicaFailed, listed
+from ddpipe.errors import CorruptObject, ParameterError, ReplicaFailed, check_schema, listed
 
 MOST_BYTES = 64 * 2**20
 """Limit of a packed call: every rank fetches it, so data belongs in a store."""
@@ -56,6 +56,7 @@ class _Header:
     name: str
     python: str = PYTHON
     arguments: Sequence[str] = ()
+    schema: int = 1
 
 
 def packed(work: Work, arguments: Mapping[str, object]) -> Call:
@@ -184,7 +185,8 @@ def run(content: bytes, sha256: str) -> object:
             do="Launch it again under another name, and find out who can write to its folder.",
         )
     line, _, body = content.partition(b"\n")
-    header = _Header(**json.loads(line))
+    check_schema(values := json.loads(line), 1, sha256)
+    header = _Header(**values)
     if header.kind == "script":
         _run_script(header, body)
         return None

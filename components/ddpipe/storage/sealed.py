@@ -16,10 +16,11 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ddpipe.errors import CorruptObject, NoSuchObject, ParameterError, check_schema
+from ddpipe.errors import CorruptObject, NoSuchObject, ParameterError, StoreError, check_schema
 from ddpipe.storage import Store, open_store
 
 NEXT = ".next"
@@ -69,6 +70,8 @@ class Format:
         """Write the files, then the seal; an older folder in this place works until the new one is whole."""
         hashes = {key: sha256(content) for key, content in files.items()}
         seal = to_json({"schema": self.schema, "facts": facts, "sha256": hashes})
+        with suppress(StoreError, ParameterError):  # none, or a damaged or older one, which is replaced
+            self.open(store.uri)
         is_new = not store.exists(self.seal)
         aside = store if is_new else store.child(NEXT)
         if not is_new and aside.exists(self.seal):
@@ -98,9 +101,15 @@ class Format:
         try:
             content, is_moving = self._seal(store)
             seal = json.loads(content)
-            check_schema(seal, self.schema, which)
-            schema = seal["schema"]
-            folder = Folder(store, {**seal["facts"]}, _hashes(seal["sha256"]), content, is_moving)
+            check_schema(seal, self.schema, which, oldest=1)
+            if (schema := seal["schema"]) != self.schema:
+                raise ParameterError(
+                    what=f"this {self.kind} cannot be read",
+                    which=which,
+                    seen=f"its schema is {schema}, this ddpipe reads {self.schema}",
+                    do=f"Create it again with `{self.maker}`.",
+                )
+            return Folder(store, {**seal["facts"]}, _hashes(seal["sha256"]), content, is_moving)
         except NoSuchObject as error:
             raise NoSuchObject(
                 what=f"there is no finished {self.kind}",
@@ -115,14 +124,6 @@ class Format:
                 seen=repr(error),
                 do=f"Create it again with `{self.maker}`.",
             ) from error
-        if schema != self.schema:
-            raise ParameterError(
-                what=f"this {self.kind} cannot be read",
-                which=which,
-                seen=f"its schema is {schema}, this ddpipe reads {self.schema}",
-                do=f"Create it again with `{self.maker}`.",
-            )
-        return folder
 
     def _seal(self, store: Store) -> tuple[bytes, bool]:
         """The newest seal, and whether its files are still being moved."""

@@ -243,11 +243,11 @@ def _stored(store: Store, dataset_id: str, recipe: Recipe) -> ChosenRecipe | Non
     """The stored choice, if it is for this recipe and dataset."""
     try:
         found = json.loads(store.read(CHOICE))
+        check_schema(found, CHOICE_SCHEMA, f"{store.uri}/{CHOICE}")
     except NoSuchObject:
         return None
     except (ValueError, RecursionError):
         found = None
-    check_schema(found, CHOICE_SCHEMA, f"{store.uri}/{CHOICE}")
     try:
         given = as_today(found["given"])
         today = Recipe().shaping()

@@ -48,6 +48,7 @@ def step(phase: str, uid: str = "step-uid") -> dict[str, Any]:
         ("Failed", ["Succeeded"], "failed", True),
         ("Failed", ["Succeeded"], "always", False),
         ("Failed", ["Running"], "always", True),
+        ("Failed", ["Succeeded"], "a policy of a newer ddpipe", False),
     ],
 )
 def test_jobs_of_runs_that_are_over_are_swept(
