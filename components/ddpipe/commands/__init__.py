@@ -53,6 +53,8 @@ store_option = click.option(
     help="URI of the store of datasets and models, a folder or s3://bucket/prefix.",
 )
 
+runs_option = click.option("--runs", default="runs", help="URI of the folder that holds all runs.")
+
 
 def in_columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table under its head; nothing for no rows."""

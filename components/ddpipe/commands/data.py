@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import click
 
 from ddpipe import workflow
-from ddpipe.commands import in_columns, json_option, print_result, store_option
+from ddpipe.commands import in_columns, json_option, print_result, runs_option, store_option
 from ddpipe.commands.options import options
 from ddpipe.commands.results import CommandOutcome, Document, Page
 from ddpipe.commands.step import step_command
@@ -205,16 +205,26 @@ def diff_command(old: str, new: str) -> None:
 
 @data_command.command("rm")
 @version_argument("dataset")
+@runs_option
 @json_option
-def remove_command(dataset: str) -> None:
+def remove_command(dataset: str, runs: str) -> None:
     """Remove the version DATASET; `ddpipe data clean-up --delete` then deletes its shards.
 
-    A version that a model was trained on is kept: it records which images the model has seen.
+    A version that a model was trained on is kept: it records which images the model has seen. So is one that
+    an unfinished training in --runs needs.
     """
     from ddpipe.model.history import needed
+    from ddpipe.model.training_record import unfinished
 
-    place = store_of(dataset)
-    if users := needed(place).get(dataset.rstrip("/").split("/")[-2]):
+    place, dataset_id = store_of(dataset), dataset.rstrip("/").split("/")[-2]
+    if trainings := list(unfinished(open_store(runs), dataset_id)):
+        raise DatasetError(
+            what="a dataset version cannot be removed",
+            which=dataset,
+            seen=f"these trainings need it, and have not finished: {', '.join(trainings[:SHOWN])}",
+            do="Let them finish, or delete their folders.",
+        )
+    if users := needed(place).get(dataset_id):
         raise DatasetError(
             what="a dataset version cannot be removed",
             which=dataset,
@@ -228,7 +238,7 @@ def remove_command(dataset: str) -> None:
 @data_command.command("clean-up")
 @store_option
 @options(GcOptions)
-@click.option("--runs", default="runs", help="URI of the folder that holds all runs.")
+@runs_option
 @click.option("--delete", is_flag=True, help="Delete; without this option, only list what would be deleted.")
 @json_option
 def clean_up_command(store: str, runs: str, grace: float, delete: bool) -> None:

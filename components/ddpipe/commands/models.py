@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ddpipe.commands import json_option, print_result, store_option
+from ddpipe.commands import json_option, print_result, runs_option, store_option
 from ddpipe.commands.options import SectionedCommand, options
 from ddpipe.commands.results import CommandOutcome, Document
 from ddpipe.commands.step import step_command
@@ -150,7 +150,7 @@ def diff_command(old: str, new: str, store: str) -> None:
     "--split", default="test", type=click.Choice(SPLITS), help="Part of the dataset version that is scored."
 )
 @click.option("--output", required=True, help="Folder for the evaluation and its page, evaluation.html.")
-@click.option("--runs", default="runs", help="URI of the folder that holds all runs.")
+@runs_option
 @click.option(
     "--network", default="", help="Function of your own network, the only one that may be imported."
 )

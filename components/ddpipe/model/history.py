@@ -11,22 +11,34 @@ it is published. champion.json is replaced by compare-and-swap: of two promotion
 from __future__ import annotations
 
 import json
+import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
 from ddpipe.data.manifest import DATASET
-from ddpipe.errors import ModelError, NoSuchObject, ParameterError, PromotionLost, check_schema
+from ddpipe.errors import (
+    ModelError,
+    NoAccess,
+    NoSuchObject,
+    NotWritable,
+    ParameterError,
+    PromotionLost,
+    check_schema,
+)
 from ddpipe.model.package import FORMAT, ModelPackage
 from ddpipe.model.typed import typed
 from ddpipe.storage import ObjectInfo, Store, open_store
 from ddpipe.storage.sealed import sha256, to_json
 
+_log = logging.getLogger(__name__)
+
 SCHEMA = 1
 CHAMPION, ORIGIN = "champion.json", "version.json"
+SERVICES = "services/"  # folder of one file for each service: the version that it has
 
 MOST_PROMOTIONS = 500  # in champion.json; older ones are dropped
 NAME = DATASET  # a model's name is a part of paths, like a dataset's
@@ -64,6 +76,7 @@ class History:
 
     promotions: tuple[Promotion, ...] = ()
     content: bytes | None = None
+    removed: tuple[str, ...] = ()  # versions that are, or may be, on their way out: none of them is promoted
 
     @property
     def champion(self) -> Promotion | None:
@@ -144,7 +157,7 @@ class NamedModel:
                 seen=f"the file is malformed: {error}",
                 do="Restore the file from a backup.",
             ) from error
-        return History(promotions=promotions, content=content)
+        return History(promotions=promotions, content=content, removed=tuple(values.get("removed", ())))
 
     def publish(self, package: ModelPackage, origin: Mapping[str, Any]) -> ModelVersion:
         """Copy a package to be a version; one that is there already is left as it is."""
@@ -156,6 +169,8 @@ class NamedModel:
                 place.write(key, package.folder.read(key))
             place.write(ORIGIN, to_json({"package": sha256(seal), **origin}))
             place.write(FORMAT.seal, seal)  # last: a version without it does not exist
+        while version in (before := self.history()).removed:
+            self._swap(before, before.promotions, [one for one in before.removed if one != version])
         return self.find(version)
 
     def promote(
@@ -172,6 +187,13 @@ class NamedModel:
         current = before.champion
         if current and current.version == version.version:
             return current
+        if version.version in before.removed:
+            raise ModelError(
+                what="a version was not promoted",
+                which=f"{self.name}@{version.version}",
+                seen="`ddpipe models rm` is removing it, or was stopped while it did",
+                do="Export the model again, or finish the removal.",
+            )
         made = Promotion(
             version=version.version,
             package=sha256(open_store(version.uri).read(FORMAT.seal)),
@@ -180,11 +202,9 @@ class NamedModel:
             reason=reason,
             run=run,
         )
-        kept = (*before.promotions, made)[-MOST_PROMOTIONS:]
-        content = to_json({"schema": SCHEMA, "promotions": [asdict(one) for one in kept]})
         # Two gates may have compared with the same champion: only the first swap of what both read succeeds.
         same = (current.version if current else None) == against
-        if not (same and self.folder.swap(CHAMPION, before.content, content)):
+        if not (same and self._swap(before, (*before.promotions, made), before.removed)):
             now = self.history().champion
             raise PromotionLost(
                 what="a version was not promoted",
@@ -220,20 +240,46 @@ class NamedModel:
             action="rollback",
         )
 
+    def note_service(self, service: str, version: str) -> None:
+        """Keep a version that a service has from being removed, in place of its former one."""
+        try:
+            self.folder.write(f"{SERVICES}{service}", version.encode())
+        except (NoAccess, NotWritable) as error:  # who deploys may only need to read
+            _log.warning("it is not noted that %s has %s@%s: %s", service, self.name, version, error.seen)
+
     def remove(self, version: ModelVersion) -> None:
         """Delete a version's package, its seal first."""
-        champion = self.history().champion
-        if champion and champion.version == version.version:
+        before, wanted = self.history(), version.version.encode()
+        serving = [info.key for info in self.folder.list(SERVICES) if self.folder.read(info.key) == wanted]
+        if serving or (before.champion and before.champion.version == version.version):
             raise ModelError(
                 what="a version cannot be removed",
                 which=f"{self.name}@{version.version}",
-                seen="it is the champion",
-                do="Promote or roll back to another version first.",
+                seen=f"it was deployed: {', '.join(serving)}" if serving else "it is the champion",
+                do="Deploy another version there first; if that service is gone, delete its file from "
+                f"{self.folder.uri}."
+                if serving
+                else "Promote or roll back to another version first.",
+            )
+        # A promotion that has read the same history fails after this, and one that was faster lets this fail.
+        removed = dict.fromkeys((*before.removed, version.version))
+        if not self._swap(before, before.promotions, removed):
+            raise PromotionLost(
+                what="a version was not removed",
+                which=f"{self.name}@{version.version}",
+                seen="a version was promoted or removed meanwhile",
+                do="See `ddpipe models ls`, then run the command again.",
             )
         place = open_store(version.uri)
         place.delete(FORMAT.seal)
         for info in list(place.list()):
             place.delete(info.key)
+
+    def _swap(self, before: History, promotions: Sequence[Promotion], removed: Iterable[str]) -> bool:
+        """Replace champion.json if it is as it was read."""
+        kept = [asdict(one) for one in promotions[-MOST_PROMOTIONS:]]
+        values = {"schema": SCHEMA, "promotions": kept, "removed": [*removed][-MOST_PROMOTIONS:]}
+        return self.folder.swap(CHAMPION, before.content, to_json(values))
 
     def _required(self) -> Promotion:
         champion = self.history().champion

@@ -6,15 +6,16 @@ It is read as any file from a store: by its types, before anything uses it. It i
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ddpipe.errors import CorruptObject, check_schema
 from ddpipe.model.typed import typed
-from ddpipe.storage import open_store
+from ddpipe.storage import Store, open_store
 
 RECORD, RECORD_SCHEMA = "training.json", 1
+CHOICE = "choice.json"  # beside the record, from the first step on; see train/start.py
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,15 @@ def how_far(record: Mapping[str, Any]) -> str:
         return ""
     seen, there = record["images_seen"], record["training_images"]
     return f"{seen:,} images seen: {seen / there:.3g} epochs of {there:,}; {record['ended']}"
+
+
+def unfinished(runs: Store, dataset_id: str) -> Iterator[str]:
+    """The folders, below that of the runs, of trainings on a dataset version that have not ended."""
+    keys = {info.key for info in runs.list()}
+    for key in sorted(key for key in keys if key.endswith(f"/{CHOICE}")):
+        folder = key.removesuffix(f"/{CHOICE}")
+        if f"{folder}/{RECORD}" not in keys and f'"{dataset_id}"'.encode() in runs.read(key):
+            yield folder
 
 
 def _check(values: object) -> None:

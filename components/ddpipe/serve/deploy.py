@@ -22,6 +22,7 @@ from ddpipe.jobs.options import s3_environment
 from ddpipe.kube.cluster import ApiError, Cluster, Refused, is_served, readable
 from ddpipe.kube.resources import PODS, SERVICES, Resource
 from ddpipe.kube.retrying import delete, refused
+from ddpipe.model.history import version_at
 from ddpipe.model.package import FORMAT
 from ddpipe.serve.rollout import CONTAINER, DEPLOYMENTS, ProbeResult, RolloutState, look, probe, ready_pod
 from ddpipe.serve.settings import DeployOptions
@@ -131,6 +132,8 @@ def _deploy(
         )
     if tested.same is None:
         _log.warning("%s was not tested: %s", options.service, tested.seen)
+    if version := version_at(model):
+        version[0].note_service(f"{namespace}.{options.service}", version[1])
     host = f"{options.service}-predictor" if kserve else options.service
     url = f"http://{host}.{namespace}.svc/v2/models/{options.service}/infer"
     return Deployed(options.service, main.resource.kind, url, model, previous, tested.seen)

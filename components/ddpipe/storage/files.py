@@ -27,14 +27,23 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield partial
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
+        _sync(partial)
         partial.replace(path)
+        _sync(path.parent)  # else the name could be the old file's again after a power failure
     except OSError as error:
         raise _not_writable(path, error) from error
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    """Wait until the disk has a file, or the names in a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _not_writable(path: Path, error: OSError) -> NotWritable:

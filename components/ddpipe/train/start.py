@@ -31,7 +31,7 @@ from ddpipe.model.package import FORMAT as PACKAGE
 from ddpipe.model.package import load_package, seen_by
 from ddpipe.model.tensors import rows_of
 from ddpipe.model.torchvision_models import look_up
-from ddpipe.model.training_record import RECORD
+from ddpipe.model.training_record import CHOICE, RECORD
 from ddpipe.parameters import AUTO
 from ddpipe.storage import Store
 from ddpipe.train.auto import ChosenRecipe, Device, Measured, choose, measured, wanted_weights
@@ -40,7 +40,7 @@ from ddpipe.train.presets import recipe_of
 from ddpipe.train.recipe import NONE, Recipe, as_today
 from ddpipe.train.strategies import is_sharded
 
-CHOICE, CHOICE_SCHEMA = "choice.json", 1
+CHOICE_SCHEMA = 1
 
 SPLITS = ("train", "validation")
 

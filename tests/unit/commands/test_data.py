@@ -241,6 +241,19 @@ def test_a_removed_version_leaves_only_its_shards(toys: PrepareSpec) -> None:
     assert _ddpipe("rm", first.manifest_uri)[0] == NoSuchObject.exit_code
 
 
+def test_a_version_that_a_training_needs_is_not_removed(toys: PrepareSpec, tmp_path: Path) -> None:
+    version, runs = prepare(toys), tmp_path / "runs"
+    (runs / "one" / "training").mkdir(parents=True)
+    choice = runs / "one" / "training" / "choice.json"
+    choice.write_text(json.dumps({"schema": 1, "dataset_id": version.dataset_id}))
+    command = ("rm", version.manifest_uri, "--runs", str(runs))
+    code, output = _ddpipe(*command, "--json")
+    assert (code, "one/training" in json.loads(output)["seen"]) == (DatasetError.exit_code, True)
+    assert prepare(toys).reused
+    choice.with_name("training.json").write_text("{}")
+    assert _facts(*command)["removed"] == version.manifest_uri
+
+
 def test_unused_columns_are_garbage(toys: PrepareSpec) -> None:
     first, second = prepare(toys), _changed(toys)
     _facts("rm", first.manifest_uri)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ from samples import a_manifest
 from ddpipe.__main__ import cli
 from ddpipe.errors import DatasetError, ModelError, ParameterError, PromotionLost
 from ddpipe.model.history import ModelVersion, NamedModel, address, leftovers, needed
-from ddpipe.model.package import load_package
+from ddpipe.model.package import FORMAT, load_package
 from ddpipe.storage import open_store, write_uri
+from ddpipe.storage.files import FileStore
+from ddpipe.storage.s3 import S3Store
 
 
 def _model(store_uri: str) -> NamedModel:
@@ -160,6 +163,71 @@ def test_the_commands_list_promote_compare_and_remove(tmp_path: Path) -> None:
     assert _facts("rm", f"toys@{second.version}", "--store", store)["removed"] == second.uri
     refused = CliRunner().invoke(cli, ["models", "rm", f"toys@{first.version}", "--store", store])
     assert refused.exit_code == ModelError.exit_code
+
+
+def _beside(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """The next swap of a store comes second: `act` is done before it."""
+    for kind in (FileStore, S3Store):
+        swap = kind.swap
+
+        def second(*given: Any, swap: Callable[..., bool] = swap) -> bool:
+            monkeypatch.undo()
+            act()
+            return swap(*given)
+
+        monkeypatch.setattr(kind, "swap", second)
+
+
+def test_a_version_that_is_promoted_meanwhile_is_not_removed(
+    store_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = _model(store_uri)
+    first, second = a_version(model, tmp_path), a_version(model, tmp_path, ("a", "b"))
+    _promoted(model, first)
+    with monkeypatch.context() as patched:
+        _beside(patched, lambda: _promoted(model, second))
+        with pytest.raises(PromotionLost, match="not removed"):
+            model.remove(second)
+    assert load_package(model.find("champion").uri)
+
+
+def test_a_version_that_is_removed_meanwhile_is_not_promoted(
+    store_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = _model(store_uri)
+    first, second = a_version(model, tmp_path), a_version(model, tmp_path, ("a", "b"))
+    _promoted(model, first)
+    with monkeypatch.context() as patched:
+        _beside(patched, lambda: model.remove(second))
+        with pytest.raises(PromotionLost):
+            _promoted(model, second)
+    assert model.find("champion").version == first.version
+    again = a_version(model, tmp_path, ("a", "b"))
+    assert again.version == second.version
+    _promoted(model, again)
+    assert load_package(model.find("champion").uri)
+
+
+def test_a_removal_that_was_killed_keeps_its_version_from_being_promoted(
+    store_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = _model(store_uri)
+    version = a_version(model, tmp_path)
+    delete = type(model.store).delete
+
+    def killed(store: Any, key: str) -> None:
+        if key == FORMAT.seal:
+            raise KeyboardInterrupt
+        delete(store, key)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(model.store), "delete", killed)
+        with pytest.raises(KeyboardInterrupt):
+            model.remove(version)
+    with pytest.raises(ModelError, match="models rm"):
+        _promoted(model, model.find(version.version))
+    model.remove(version)
+    assert model.versions() == []
 
 
 def test_models_are_listed_without_torch(tmp_path: Path) -> None:

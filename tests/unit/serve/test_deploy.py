@@ -13,9 +13,11 @@ from fake_api import FakeApiServer
 from onnx_packages import a_small_package
 from s3_server import BUCKET
 
-from ddpipe.errors import DeployFailed, ParameterError, PodRefused
+from ddpipe.errors import DeployFailed, ModelError, NoAccess, ParameterError, PodRefused
 from ddpipe.kube.cluster import Refused, Unanswered
 from ddpipe.kube.resources import PODS, SERVICES
+from ddpipe.model.history import NamedModel
+from ddpipe.model.package import load_package
 from ddpipe.serve import deploy as deploying
 from ddpipe.serve.deploy import INFERENCE_SERVICES, Deployed, deploy, objects
 from ddpipe.serve.predictor import load_model
@@ -23,6 +25,7 @@ from ddpipe.serve.protocol import parsed, response
 from ddpipe.serve.rollout import CONTAINER, DEPLOYMENTS
 from ddpipe.serve.settings import DeployOptions
 from ddpipe.storage import open_store
+from ddpipe.storage.s3 import S3Store
 
 OPTIONS = DeployOptions(service="photos", s3_secret="keys", s3_endpoint="minio:9000")  # noqa: S106 - its name
 READY = {"conditions": [{"type": "Ready", "status": "True"}]}
@@ -128,6 +131,24 @@ CRASHED = _waiting(
     restartCount=2,
     lastState={"terminated": {"exitCode": 24, "reason": "Error", "message": "model.onnx was changed"}},
 )
+
+
+def test_a_model_that_a_service_has_is_not_removed(
+    packages: list[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = NamedModel(open_store(f"s3://{BUCKET}/store"), "photos")
+    first, second = (model.publish(load_package(package), {}) for package in packages)
+    cluster = Controllers(kserve=False)
+    cluster.deploy(first.uri)
+    with pytest.raises(ModelError, match=r"it was deployed: services/team\.photos"):
+        model.remove(first)
+    cluster.deploy(second.uri)
+    model.remove(first)
+    assert [one.version for one in model.versions()] == [second.version]
+    refused = NoAccess(what="", which="", seen="read only", do="")
+    monkeypatch.setattr(S3Store, "write", lambda *_: (_ for _ in ()).throw(refused))
+    cluster.deploy(second.uri)
+    assert "it is not noted that team.photos has" in caplog.text
 
 
 @pytest.mark.parametrize("kserve", [False, True])

@@ -249,17 +249,6 @@ def test_secrets_are_not_shown_with_a_connection() -> None:
 # What can go wrong with a folder
 
 
-def test_content_is_on_the_disk_before_it_takes_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So that a machine that loses its power has the old object or the new one, and never an empty one."""
-    done, fsync, replace = [], os.fsync, Path.replace
-    monkeypatch.setattr(os, "fsync", lambda file: (done.append("on disk"), fsync(file)))
-    monkeypatch.setattr(Path, "replace", lambda *paths: (done.append("in place"), replace(*paths))[1])
-    FileStore(tmp_path).write("a", b"content")
-    assert done == ["on disk", "in place"]
-
-
 def test_what_may_not_be_read_is_not_taken_for_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,6 +360,25 @@ def test_a_server_that_does_not_list_uploads_has_none(proxy: Proxy) -> None:
     proxy.faults.extend(["", "AccessDenied"])
     assert store.unfinished(datetime.now(UTC), delete=True) == ()
     assert "uploads" in proxy.requests[-1]
+
+
+def test_a_file_and_its_name_are_on_the_disk_once_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a power failure leaves the old content or the new one: the new one once the call is done."""
+    seen: list[tuple[str, bytes]] = []
+    sync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        now = (tmp_path / "a").read_bytes() if (tmp_path / "a").exists() else b""
+        seen.append((Path(f"/proc/self/fd/{descriptor}").readlink().name, now))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    FileStore(tmp_path).write("a", b"new")
+    (content, before), (folder, after) = seen
+    assert (content.startswith(PARTIAL), before) == (True, b"")
+    assert (folder, after) == (tmp_path.name, b"new")
 
 
 def test_a_failed_writer_cleans_up(tmp_path: Path) -> None:
