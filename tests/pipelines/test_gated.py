@@ -70,12 +70,14 @@ def test_a_rejected_model_ends_the_run_with_its_reason(runs: Any) -> None:
 
 
 def test_a_promotion_that_came_too_late_is_an_error(runs: Any) -> None:
+    """A run was kept out; the gate now lets it in, and before it is exported somebody else promotes."""
     folder, _ = runs
     model = NamedModel(open_store(str(folder / "store")), "digits")
-    assert gated(folder, "late", "--epochs", "9", "--gate-gain", "-1")[1]["gate"]["decision"] == "promote"
-    dataset = json.loads((folder / "runs/late/steps/prepare.json").read_text())["facts"]["dataset"]
+    dataset = json.loads((folder / "runs/worse/steps/prepare.json").read_text())["facts"]["dataset"]
+    gate = ("gate", "--run", "worse", "--dataset", dataset, "--gate-model", "digits", "--gate-gain", "-1")
+    assert ddpipe(folder, *gate)[1]["decision"] == "promote"
     first, *_, last = model.history().promotions
     model.promote(model.find(first.version), against=last.version, reason="meanwhile")
-    code, error = ddpipe(folder, "export", "--run", "late", "--dataset", dataset)
+    code, error = ddpipe(folder, "export", "--run", "worse", "--dataset", dataset)
     assert (code, error["error"]) == (37, "PromotionLost")
-    assert ddpipe(folder, "gate", "--run", "late", "--dataset", dataset, "--gate-model", "digits")[0] == 0
+    assert ddpipe(folder, *gate)[0] == 0
