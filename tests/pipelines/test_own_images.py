@@ -21,7 +21,7 @@ def test_the_command_of_the_readme_exports_a_model_of_photographs(tmp_path: Path
     """It asks nothing: its standard input is closed."""
     readme = (ROOT / "README.md").read_text()
     (command,) = re.findall(r"^ddpipe run photos --run first$", readme, re.MULTILINE)
-    tiles(tmp_path / "photos", 60)
+    tiles(tmp_path / "photos", 40)
     done = subprocess.run(
         [sys.executable, "-m", *shlex.split(command)],
         cwd=tmp_path,
@@ -31,7 +31,7 @@ def test_the_command_of_the_readme_exports_a_model_of_photographs(tmp_path: Path
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "found in photos: 120 images, 2 classes, 200 × 160, RGB" in done.stderr  # noqa: RUF001
+    assert "found in photos: 80 images, 2 classes, 200 × 160, RGB" in done.stderr  # noqa: RUF001
     model = re.search(r"^model +(\S+)$", done.stdout, re.MULTILINE)
     assert model
     package = load_package(str(tmp_path / model[1]))
