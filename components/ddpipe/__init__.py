@@ -30,8 +30,7 @@ PUBLIC = {
 """What `import ddpipe` offers, and the module of each: imported when it is used, as most processes do not."""
 
 
-_STEPS = {"prepare", "train", "evaluate", "export"}
-"""Functions that have the names of packages."""
+_STEPS = {"prepare", "train", "evaluate", "export"}  # functions that have the names of packages
 
 
 class _CallablePackage(ModuleType):

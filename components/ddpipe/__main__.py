@@ -53,8 +53,7 @@ COMMANDS = {
 A file is imported when one of its commands is called: `launch` does not load what `prepare` needs.
 """
 
-_INTERRUPTED = 128 + SIGINT
-"""Exit code after Ctrl-C."""
+_INTERRUPTED = 128 + SIGINT  # exit code after Ctrl-C
 
 
 class CommandLine(click.Group):

@@ -89,9 +89,8 @@ _CHECKED = (
     ExportSpec,
     StoreOptions,
 )
+# The parameters of a run on this machine.
 RUN_GROUPS = (LocalRunOptions, VersionOptions, *(one for one in _CHECKED if one is not TrainOptions))
-"""The parameters of a run on this machine."""
-
 _PREPARE = (PrepareSpec, StoreOptions)
 _OF_RUN = ("run_id", "run")
 

@@ -38,9 +38,8 @@ from ddpipe.jobs.job import Owner
 from ddpipe.parameters import Parameter
 from ddpipe.steps import TASK_CONFIG, Image, Kind, Result, Step
 
+# Registry and tag of the images in components and packages: `make compile REGISTRY=… TAG=…`.
 REGISTRY, TAG = os.environ.get("DDPIPE_REGISTRY", "ghcr.io/ddpipe"), os.environ.get("DDPIPE_TAG", "0.1.0")
-"""Registry and tag of the images in components and packages: `make compile REGISTRY=… TAG=…`."""
-
 _TYPES: dict[Kind, Any] = {
     Kind.TEXT: dsl.OutputPath(str),
     Kind.NUMBER: dsl.OutputPath(float),
@@ -50,8 +49,8 @@ _TYPES: dict[Kind, Any] = {
     Kind.CLASSIFICATION: dsl.Output[dsl.ClassificationMetrics],
     Kind.PAGE: dsl.Output[dsl.HTML],
 }
+# An input that the engine fills in.
 _TASK_CONFIG = Argument(TASK_CONFIG, Argument.POSITIONAL_OR_KEYWORD, annotation=dsl.TaskConfig)
-"""An input that the engine fills in."""
 # The step reads the object store with the same credentials as the pods of its job.
 _PASSED_ON = [
     dsl.TaskConfigPassthrough(field=field, apply_to_task=field is dsl.TaskConfigField.ENV)

@@ -23,9 +23,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 from unicodedata import category
 
+# Characters that change the order in which others are shown: with them one name can look like another.
 BIDIRECTIONAL = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""Characters that change the order in which others are shown: with them one name can look like another."""
-
 _COLORS = re.compile(r"\x1b\[[\d;]*m")
 
 

@@ -21,8 +21,8 @@ from typing import Any
 
 from ddpipe.parameters import Parameter, is_declared, refuse
 
+# From a parameter's name, as it is declared, to how the user writes it; `str` leaves it as it is.
 Spelling = Callable[[str], str]
-"""From a parameter's name, as it is declared, to how the user writes it; `str` leaves it as it is."""
 
 
 def fields(items: Iterable[Parameter], defaults: Mapping[str, Any]) -> tuple[Parameter, ...]:

@@ -53,8 +53,7 @@ class Between:
         return f"{above} {low} and {'less than' if self.open_high else 'at most'} {high}"
 
 
-AUTO = "auto"
-"""In place of a value that ddpipe chooses."""
+AUTO = "auto"  # in place of a value that ddpipe chooses
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +69,8 @@ class OrAuto:
         return f"{self.allowed}, or {AUTO}"
 
 
-_MOST_NAMES = 5
-"""Names of an object that a message lists."""
-
-INLINE = 3
-"""Up to this many names are listed on one line."""
+_MOST_NAMES = 5  # names of an object that a message lists
+INLINE = 3  # up to this many names are listed on one line
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,8 +240,7 @@ def declared(group: type[Parameters]) -> tuple[Parameter, ...]:
     )
 
 
-_WIDTH = 106
-"""Of a docstring's lines, which editors indent by four."""
+_WIDTH = 106  # of a docstring's lines, which editors indent by four
 
 
 def with_declared(*groups: type[Parameters], without: Collection[str] = ()) -> Callable[[F], F]:

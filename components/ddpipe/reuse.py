@@ -34,21 +34,13 @@ from ddpipe.storage import Store, open_store, split_uri
 from ddpipe.storage.files import info_of
 from ddpipe.train.recipe import LATEST, NONE, Recipe
 
-FOLDER = "_earlier"
-"""Next to the folders of runs, whose names cannot start like this."""
-
-START = "start.json"
-"""Where a run stores which weights it starts from, for all its attempts."""
-
-CHUNK = 16 * 2**20
-"""Bytes to hash at a time: the launcher has little memory."""
-
+FOLDER = "_earlier"  # next to the folders of runs, whose names cannot start like this
+START = "start.json"  # where a run stores which weights it starts from, for all its attempts
+CHUNK = 16 * 2**20  # bytes to hash at a time: the launcher has little memory
+# What reading a damaged record raises.
 MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""What reading a damaged record raises."""
-
+# The packages of ddpipe whose code shapes a model.
 SHAPING = ("data", "distributed", "evaluate", "export", "model", "train")
-"""The packages of ddpipe whose code shapes a model."""
-
 _log = logging.getLogger(__name__)
 
 

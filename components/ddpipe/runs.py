@@ -33,8 +33,7 @@ _log = logging.getLogger(__name__)
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
-SCHEMA = 1
-"""Of the record of a step; those of before have none."""
+SCHEMA = 1  # of the record of a step; those of before have none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

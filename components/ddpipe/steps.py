@@ -27,8 +27,7 @@ from ddpipe.serve.settings import DeployOptions, ModelOptions, PredictOptions, R
 from ddpipe.train.presets import PresetOptions
 from ddpipe.train.recipe import Recipe
 
-REUSE = "reuse"
-"""Use an earlier model instead of training the same one again."""
+REUSE = "reuse"  # use an earlier model instead of training the same one again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,7 +375,7 @@ CLEAN_UP = Step(
     results=(),
     help="Remove the jobs that a run left on the cluster. Runs last, even if another step failed.",
 )
+# The input through which a launching step receives the settings of its task, for its job.
 TASK_CONFIG = "task_config"
-"""The input through which a launching step receives the settings of its task, for its job."""
+# The steps whose parameters the first step can validate.
 LATER = (TUNE, TRAIN, EVALUATE, GATE, EXPORT, DEPLOY, REGISTER)
-"""The steps whose parameters the first step can validate."""

@@ -13,8 +13,7 @@ from ddpipe.model.training_record import how_far
 from ddpipe.runs import Run
 from ddpipe.workflow import training_record
 
-MISTAKES = 3
-"""That are printed; the report shows more of them, with their images."""
+MISTAKES = 3  # that are printed; the report shows more of them, with their images
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,12 +10,10 @@ import click
 
 from ddpipe.errors import visible
 
-JSON = "json"
-"""Key of the context's `meta`: whether --json is given."""
-ARGUMENTS = "arguments"
-"""Key of the context's `meta`: what stands after `ddpipe` on the command line."""
+JSON = "json"  # key of the context's `meta`: whether --json is given
+ARGUMENTS = "arguments"  # key of the context's `meta`: what stands after `ddpipe` on the command line
+# Key of the context's `meta`: how the caller spells a parameter; without it, as an option.
 SPELLING = "spelling"
-"""Key of the context's `meta`: how the caller spells a parameter; without it, as an option."""
 
 
 def _remember(ctx: click.Context, _option: click.Parameter, value: bool) -> None:

@@ -35,12 +35,8 @@ from ddpipe.runs import RunOptions
 from ddpipe.steps import PREPARE, EncodeOptions
 from ddpipe.storage import existing_store, open_store
 
-LONGEST_GRACE = 100_000
-"""Hours; more is a typing error."""
-
-SHOWN = 10
-"""Sample IDs of each kind that are printed; --json has them all."""
-
+LONGEST_GRACE = 100_000  # hours; more is a typing error
+SHOWN = 10  # sample IDs of each kind that are printed; --json has them all
 _SHOWN = (
     *("name", "dataset_id", "task", "classes", "shape", "mean", "std"),
     *("split_rule", "seed", "source", "skipped", "left_out"),

@@ -24,12 +24,8 @@ from ddpipe.launching.ownership import FoundJob, Swept, list_jobs, sweep, with_p
 from ddpipe.steps import PYTORCH_JOB, SweepOptions
 from ddpipe.storage import exists
 
-_PATIENCE = 30.0
-"""Seconds for which a request is retried."""
-
-_MOST_READ = 20
-"""Jobs of a list whose progress is shown: it is in their logs."""
-
+_PATIENCE = 30.0  # seconds for which a request is retried
+_MOST_READ = 20  # jobs of a list whose progress is shown: it is in their logs
 namespace_option = click.option(
     "--namespace", "-n", help="Namespace (default: that of the kubeconfig or the pod)."
 )

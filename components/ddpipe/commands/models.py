@@ -25,8 +25,7 @@ from ddpipe.storage import existing_store, open_store, write_uri
 from ddpipe.storage.sealed import to_json
 from ddpipe.train.recipe import as_today
 
-SHOWN = 10
-"""Promotions that are printed; --json has them all."""
+SHOWN = 10  # promotions that are printed; --json has them all
 
 
 @click.group("models")

@@ -23,14 +23,9 @@ from ddpipe.train.recipe import Recipe
 T = TypeVar("T", bound=Callable[..., object])
 P = TypeVar("P", bound=Parameters)
 
-FEW = 6
-"""Up to this many choices are shown in place of TEXT."""
-
-ENGINES = "For pipeline engines"
-"""The heading of options that people do not need."""
-
-_HELP_ALL = "ddpipe.help_all"
-"""Key of the context's `meta`: whether --help-all is given."""
+FEW = 6  # up to this many choices are shown in place of TEXT
+ENGINES = "For pipeline engines"  # the heading of options that people do not need
+_HELP_ALL = "ddpipe.help_all"  # key of the context's `meta`: whether --help-all is given
 
 
 def options(

@@ -20,14 +20,10 @@ import click
 from ddpipe.commands import print_result
 from ddpipe.storage import write_uri
 
-WRITE, EXECUTOR = "write", "executor_input"
-"""Keys of the context's `meta`."""
-
+WRITE, EXECUTOR = "write", "executor_input"  # keys of the context's `meta`
 V1_METRICS, V1_UI = "mlpipeline-metrics", "mlpipeline-ui-metadata"
 
-MOST_METRICS = 50
-"""KFP 1.x ignores the rest."""
-
+MOST_METRICS = 50  # KFP 1.x ignores the rest
 View = Mapping[str, Any]
 
 
@@ -91,8 +87,7 @@ class EventFiles:
     folder: str
 
 
-Shown = Scores | Page | Document | Classification
-"""What an engine shows."""
+Shown = Scores | Page | Document | Classification  # what an engine shows
 
 
 @dataclass(frozen=True, slots=True)

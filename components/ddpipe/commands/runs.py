@@ -29,12 +29,9 @@ from ddpipe.processes.reports import Reports
 from ddpipe.runs import NAME, Run, runs_in
 from ddpipe.storage import existing_store, open_store
 
+# What is listed of a run besides its state, if it is known.
 _FOUND = ("progress", "score", "dataset", "model", "title")
-"""What is listed of a run besides its state, if it is known."""
-
-_MOST_READ = 5
-"""Runs of a server whose progress is shown: it is in their logs."""
-
+_MOST_READ = 5  # runs of a server whose progress is shown: it is in their logs
 _BARS, _MOST_BARS = "▁▂▃▄▅▆▇█", 30
 
 run_argument = click.argument("run_id", metavar="RUN")

@@ -26,12 +26,8 @@ from ddpipe.storage import open_store
 if TYPE_CHECKING:
     import uvicorn
 
-BACKLOG = 2048
-"""Connections that the system keeps until the server takes them."""
-
-GRACE = 20
-"""Seconds that requests under way get after SIGTERM."""
-
+BACKLOG = 2048  # connections that the system keeps until the server takes them
+GRACE = 20  # seconds that requests under way get after SIGTERM
 _log = logging.getLogger(__name__)
 
 

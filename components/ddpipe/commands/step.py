@@ -41,13 +41,11 @@ Checks = tuple[tuple[str, str], ...]
 
 _OBJECTS = ("resources", "affinity", "nodeSelector")
 _LISTS = ("env", "tolerations", "volumes", "volumeMounts")
-_TYPED = {"cpu", "memory"}
-"""Resources that are options of their own."""
-
+_TYPED = {"cpu", "memory"}  # resources that are options of their own
 Settings = Mapping[str, Any]
 
+# The parameters that --check may name.
 _LATER = {item.name: item for step in LATER for item in step.parameters}
-"""The parameters that --check may name."""
 
 
 def step_command(

@@ -25,9 +25,8 @@ from ddpipe.errors import (
 )
 
 TEXT, FLAG, TIME, ANY = "text", "flag", "time", "any"
+# One of these words; a list of a shape; or fields with their shapes, where "!" marks what must be there.
 Shape = str | list[Any] | dict[str, Any]
-"""One of these words; a list of a shape; or fields with their shapes, where "!" marks what must be there."""
-
 WHAT = "Kubeflow Pipelines cannot be used"
 _LOG_IN = (
     "Log in again, and give the fresh cookies (KFP_COOKIES or --cookies-file) or token "
@@ -57,9 +56,8 @@ _MEANING: Mapping[int, tuple[type[EngineError], str]] = {
 }
 _STRANGE = {HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}
 _SHORT, _LONGEST = 100, 400
+# How urllib3 begins a message: the host, which our message names already.
 _POOL = re.compile(r"^HTTPS?Connection(Pool)?\(.*?\): ")
-"""How urllib3 begins a message: the host, which our message names already."""
-
 _REFERENCE: Shape = {"pipeline_id": TEXT, "pipeline_version_id": TEXT}
 _TASK: Shape = {
     "display_name!": TEXT,

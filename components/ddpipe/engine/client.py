@@ -32,21 +32,11 @@ from ddpipe.engine.answers import (
 from ddpipe.engine.endpoint import Endpoint, EndpointOptions
 from ddpipe.errors import ParameterError
 
-PATIENCE = (5, 60)
-"""Seconds to connect, and between two bytes of an answer."""
-
-ANSWER_SECONDS = 120.0
-"""Seconds for a request and its whole answer, with retries."""
-
-LISTING_SECONDS = 300.0
-"""Seconds for all pages of a list."""
-
-MOST_BYTES = 32 * 2**20
-"""Limit of an answer."""
-
-ONE_USER = "kubeflow"
-"""The namespace of runs on a single-user server."""
-
+PATIENCE = (5, 60)  # seconds to connect, and between two bytes of an answer
+ANSWER_SECONDS = 120.0  # seconds for a request and its whole answer, with retries
+LISTING_SECONDS = 300.0  # seconds for all pages of a list
+MOST_BYTES = 32 * 2**20  # limit of an answer
+ONE_USER = "kubeflow"  # the namespace of runs on a single-user server
 _API = "/apis/v2beta1/"
 _PAGE, _MOST_PAGES = 100, 1000
 _PIECE = 2**16

@@ -26,8 +26,8 @@ _KINDS: dict[str, type] = {
 _DIGITS = 12
 _PACKAGE = "Name a package that `ddpipe compile` wrote for KFP 2, such as ddpipe-training.yaml."
 _VALUES = "Write one `name: value` on each line, as in YAML."
+# The same safe one, in C where PyYAML has it: packages are long.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The same safe one, in C where PyYAML has it: packages are long."""
 
 
 @dataclass(frozen=True, slots=True)

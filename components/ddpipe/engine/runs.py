@@ -29,19 +29,15 @@ from ddpipe.processes.reports import Reported, Reports
 
 SUCCEEDED, FAILED, WAITING = "SUCCEEDED", "FAILED", "PENDING"
 _STOPPED = {"CANCELED", "CANCELING"}
-_CLEAN_UP = "clean-up"
-"""The step of our pipelines that runs after the others, also if they failed."""
-
+_CLEAN_UP = "clean-up"  # the step of our pipelines that runs after the others, also if they failed
+# How lines begin that the engine writes into a step's log.
 _ENGINES_OWN = re.compile(r"""[IWE]\d{4} [\d:.]+ +\d+ \w+\.go:\d+\] |time="\S+" level=\w+ msg=""")
-"""How lines begin that the engine writes into a step's log."""
-
 _OVER = {SUCCEEDED, FAILED, "CANCELED", "SKIPPED"}
 _PAUSE = 2.0
 _OUTAGE = 600.0
 _TAIL, _TAIL_LINES, _TAIL_BYTES = 40, 200, 2**16
 _IDLE = 10.0
-_LAUNCHER = "system-container-impl"
-"""What KFP 2 calls the template of every step's pod."""
+_LAUNCHER = "system-container-impl"  # what KFP 2 calls the template of every step's pod
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,8 @@ BACKENDS: Mapping[str, str] = {
 Its `BACKEND` is a `jobs.backend.Backend`.
 """
 
-ALONE = "indexedjob"
-"""The one for pods that work alone: a lost one is replaced, the others do not notice."""
-
-LOCAL = "local"
-"""Instead of a backend: processes on this machine."""
-
+ALONE = "indexedjob"  # the one for pods that work alone: a lost one is replaced, the others do not notice
+LOCAL = "local"  # instead of a backend: processes on this machine
+# The container that trains, in every kind of job, so that one patch fits all; PyTorchJobs require it.
 CONTAINER = "pytorch"
-"""The container that trains, in every kind of job, so that one patch fits all; PyTorchJobs require it."""
-
-JOB_VARIABLE = "DDPIPE_JOB"
-"""The variable that the container that trains has, and no other."""
+JOB_VARIABLE = "DDPIPE_JOB"  # the variable that the container that trains has, and no other

@@ -28,12 +28,10 @@ KATIB = Controller(
     install="Install Kubeflow Katib",
     pods="Katib's ConfigMap katib-config (the securityContext of its own containers)",
 )
-TRIAL = "${trialParameters.trial}"
-"""In a template, the name of the trial."""
-
+TRIAL = "${trialParameters.trial}"  # in a template, the name of the trial
 _EXPERIMENT, _TRIAL = "katib.kubeflow.org/experiment", "katib.kubeflow.org/trial"
+# The container that Katib adds: the lines of the training are in its log.
 _COLLECTOR = "metrics-logger-and-collector"
-"""The container that Katib adds: the lines of the training are in its log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

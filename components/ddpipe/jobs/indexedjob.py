@@ -31,8 +31,7 @@ CONTROLLER = Controller(
     install="Use Kubernetes 1.24 or later",
 )
 PORT = 29500
-_PROGRAM_FAILED = list(range(1, 128))
-"""Exit codes of the program itself; higher ones are signals."""
+_PROGRAM_FAILED = list(range(1, 128))  # exit codes of the program itself; higher ones are signals
 
 
 def manifest(job: TrainingJob, _schema: Object | None = None) -> dict[str, Any]:

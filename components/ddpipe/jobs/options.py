@@ -15,13 +15,10 @@ from ddpipe.jobs import BACKENDS
 from ddpipe.kube.capacity import quantity
 from ddpipe.parameters import AUTO, Between, OneOf, Parameters, parameter
 
-RUNTIME = "torch-distributed"
-"""The training runtime that comes with Kubeflow Trainer."""
-
+RUNTIME = "torch-distributed"  # the training runtime that comes with Kubeflow Trainer
 NO_SECRET = "none"  # noqa: S105 - stands for no secret
 """In place of a secret's name: a pipeline's steps cannot refer to a secret without one."""
-VOLUME = "KIND:NAME:/PATH[:ro], or for a snapshot KIND:NAME:/PATH:SIZE[:ro]"
-"""The notation of a volume."""
+VOLUME = "KIND:NAME:/PATH[:ro], or for a snapshot KIND:NAME:/PATH:SIZE[:ro]"  # the notation of a volume
 _RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 
 

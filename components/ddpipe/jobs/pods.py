@@ -207,8 +207,8 @@ MERGE_KEYS = {
 }
 
 
+# Lists whose items are replaced as a whole: a variable must not have its old value and a new source.
 _WHOLE = {"env"}
-"""Lists whose items are replaced as a whole: a variable must not have its old value and a new source."""
 
 
 def merged(base: Any, patch: Any, field: str = "") -> Any:  # noqa: ANN401 - any JSON value

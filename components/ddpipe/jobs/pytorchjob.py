@@ -34,10 +34,8 @@ OPERATOR = Controller(
     webhook="training-operator.kubeflow.org",
     install="Install the Kubeflow Training Operator (1.4 to 1.9)",
 )
-PORT = 23456
-"""The operator's default port of rank 0."""
-MEETING_PORT = 29400
-"""torchrun's own for a rendezvous, so that rank 0's is free."""
+PORT = 23456  # the operator's default port of rank 0
+MEETING_PORT = 29400  # torchrun's own for a rendezvous, so that rank 0's is free
 INDEX = "metadata.labels['training.kubeflow.org/replica-index']"
 
 

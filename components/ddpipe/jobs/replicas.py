@@ -9,12 +9,11 @@ from ddpipe.jobs import JOB_VARIABLE
 from ddpipe.jobs.status import CONTAINER_TROUBLE, Ending, Replica, Stage, condition
 from ddpipe.kube.resources import Object
 
+# (pod, its rank in messages, name of the container that trains) -> the replica.
 Read = Callable[[Object, str, str], Replica]
-"""(pod, its rank in messages, name of the container that trains) -> the replica."""
+# Shells add the number of a signal to 128. Higher codes are a program's own: sys.exit(-1) is 255.
 KILLED = range(129, 193)
-"""Shells add the number of a signal to 128. Higher codes are a program's own: sys.exit(-1) is 255."""
-INDEX = "batch.kubernetes.io/job-completion-index"
-"""The annotation that holds a pod's number."""
+INDEX = "batch.kubernetes.io/job-completion-index"  # the annotation that holds a pod's number
 
 
 class Cache:

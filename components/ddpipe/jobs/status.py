@@ -55,8 +55,8 @@ class Ending:
     container: str = ""  # if it is not the one that trains
 
 
+# One run of a container: the pod's uid, and how often the container had been restarted before.
 Run = tuple[str, int]
-"""One run of a container: the pod's uid, and how often the container had been restarted before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

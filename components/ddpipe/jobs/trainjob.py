@@ -39,8 +39,7 @@ TRAINER = Controller(
     refusals=("FailedCreate", "TrainJobResourcesCreationFailed", "JobCreationFailed"),
     pods="its training runtime (such as TrainingRuntime/ddpipe of images/runtime.yaml)",
 )
-STEP = "node"
-"""The name of the Job that trains, and of its container, in every runtime."""
+STEP = "node"  # the name of the Job that trains, and of its container, in every runtime
 PORT = 29500
 MANAGER = "ddpipe.dev/launcher"
 _OF_TRAINER = ("image", "command", "args", "env")

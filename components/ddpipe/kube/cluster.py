@@ -24,8 +24,7 @@ from ddpipe.kube.resources import (
 _LONGEST_LINE = 16 * 2**20
 
 Query = Mapping[str, str]
-PAGE = 250
-"""Objects in a page: of pods about 7 MB."""
+PAGE = 250  # objects in a page: of pods about 7 MB
 
 
 class ApiError(Exception):

@@ -101,8 +101,7 @@ class Attempt:
 # Runs that each launcher looks at, one request for each: 200 launchers may start at once.
 _MOST_RUNS = 20
 
-Begin = Callable[[Attempt], tuple[Object, bool]]
-"""Gives this step's job, and whether it existed before."""
+Begin = Callable[[Attempt], tuple[Object, bool]]  # gives this step's job, and whether it existed before
 # Pods have 30 s to end, and keep their names until then.
 _REMOVAL_SECONDS = 90.0
 # A quota still counts pods that are gone, for seconds or, on a busy cluster, for a minute.

@@ -25,8 +25,8 @@ from ddpipe.kube.resources import Object
 from ddpipe.launching import diagnosis
 from ddpipe.parameters import declared
 
+# The numbers of pods that a job may have.
 ALLOWED = next(item for item in declared(JobOptions) if item.name == "nodes")
-"""The numbers of pods that a job may have."""
 
 
 @dataclass(frozen=True, slots=True)

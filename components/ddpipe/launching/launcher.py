@@ -47,14 +47,11 @@ from ddpipe.launching.preflight import candidates, choose
 from ddpipe.launching.progress import Output
 from ddpipe.launching.stopping import Target, deletes_on_stop
 
-Check = Callable[[Object], LaunchError | None]
-"""Why a job that succeeded is not a success; None if it is one."""
-
+Check = Callable[[Object], LaunchError | None]  # why a job that succeeded is not a success; None if it is one
 # A job that has ended may wait for the cluster's own clean-up; a person waits to see how it ended.
 _CLEAN_UP_SECONDS = 60.0
 
-_NAMED = 8
-"""Pods whose logs a message names."""
+_NAMED = 8  # pods whose logs a message names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

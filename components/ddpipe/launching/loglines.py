@@ -21,17 +21,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain, repeat
 
-LONGEST = 4096
-"""Bytes shown of a line: of a longer one the beginning and the end."""
-
-STATE_SECONDS = 30.0
-"""So often the present state of an unfinished line comes out, in the end."""
-
+LONGEST = 4096  # bytes shown of a line: of a longer one the beginning and the end
+STATE_SECONDS = 30.0  # so often the present state of an unfinished line comes out, in the end
 _FIRST_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0)
 
-Instant = tuple[int, int]
-"""Seconds since 1970, and nanoseconds."""
-
+Instant = tuple[int, int]  # seconds since 1970, and nanoseconds
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
 _STAMP_SIZE = 40
 # What a node sends in place of a log that it cannot read.

@@ -38,19 +38,16 @@ MOST_FAILED = 16
 _LAST_LINES, _ATTEMPTS = 100, 10
 # Pods whose last lines are kept, those that are gone included.
 _MOST_KEPT = 256
-TAIL = 20
-"""Last lines that are kept of a log."""
-
+TAIL = 20  # last lines that are kept of a log
 # A node that cannot show logs is not asked by dozens of threads all the time.
 _LONGEST_PAUSE = 30
 # On a busy node a container's last lines get their times after its end; the next run begins after a second.
 _DRAINING = 1
 
+# Gives the bytes of a pod's log, with a time in front of each line.
 OpenLog = Callable[[Replica, Query], Iterator[bytes]]
-"""Gives the bytes of a pod's log, with a time in front of each line."""
-
+# Receives a line: its rank, the line, and the last lines of the log, which it changes.
 Take = Callable[[str, Line, deque[str]], None]
-"""Receives a line: its rank, the line, and the last lines of the log, which it changes."""
 
 
 class Logs:

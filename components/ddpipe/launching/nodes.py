@@ -23,10 +23,8 @@ T = TypeVar("T")
 _NODES, _ALL_PODS = "/api/v1/nodes", "/api/v1/pods"
 _NOT_ENDED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 PRIORITY_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
-MOST_NODES = 1000
-"""Of a larger cluster nothing is judged."""
-MOST_PODS = 2500
-"""Beside more pods than this, only the nodes' sizes are judged."""
+MOST_NODES = 1000  # of a larger cluster nothing is judged
+MOST_PODS = 2500  # beside more pods than this, only the nodes' sizes are judged
 
 
 def nodes_of(cluster: Cluster, job: TrainingJob, backend: Backend) -> capacity.NodeFindings:

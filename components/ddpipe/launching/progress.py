@@ -41,8 +41,7 @@ _WORDS = {
     Stage.RUNNING: "starting containers",
     Stage.FINISHED: "running",
 }
-MOST_LINES = 2000
-"""Lines that wait for a slow reader: of at most 4 KiB each, so 8 MB."""
+MOST_LINES = 2000  # lines that wait for a slow reader: of at most 4 KiB each, so 8 MB
 
 
 class Progress:

@@ -44,10 +44,7 @@ from ddpipe.storage import Store, exists, open_store
 
 _log = logging.getLogger(__name__)
 
-_PATIENCE = 20.0
-"""Seconds for which a request is retried when a job is deleted."""
-
-
+_PATIENCE = 20.0  # seconds for which a request is retried when a job is deleted
 _INCONCLUSIVE = (
     ClusterUnreachable,
     Forbidden,

@@ -20,24 +20,15 @@ from ddpipe.jobs.options import JobOptions, without_former
 from ddpipe.storage import Store
 from ddpipe.storage.sealed import Format, sha256
 
-RECORD, OUTCOME = "launch.json", "outcome.json"
-"""Keys in the folder of a launch."""
-
+RECORD, OUTCOME = "launch.json", "outcome.json"  # keys in the folder of a launch
 SCHEMA = 1  # of the record
-
-PIPELINE = "notebook"
-"""Pipeline of all launched jobs, as `ddpipe jobs` shows it."""
-
-PRIVATE = ("env", "patch")
-"""Options that may hold passwords: they are kept on the machine of the launch."""
-
+PIPELINE = "notebook"  # pipeline of all launched jobs, as `ddpipe jobs` shows it
+PRIVATE = ("env", "patch")  # options that may hold passwords: they are kept on the machine of the launch
 RESULT = Format(kind="result", seal="result.json", schema=2, maker="ddpipe.launch")
 
+# Keys in the folder of a call.
 CALL, SOURCE, VALUE, OUTPUTS, RANKS = "call", "call.py", "value", "outputs/", "ranks/"
-"""Keys in the folder of a call."""
-
-KEY = "DDPIPE_RESULT_KEY"
-"""Environment variable of the ranks: the key of the seal, in hex."""
+KEY = "DDPIPE_RESULT_KEY"  # environment variable of the ranks: the key of the seal, in hex
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

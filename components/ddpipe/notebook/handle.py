@@ -35,9 +35,7 @@ from ddpipe.storage import Store
 _PAUSE = 0.2
 _CELL_LINES = 12
 _REMARK = "[launch] "
-_INTERVAL = 1.0
-"""Seconds between two updates of a cell."""
-
+_INTERVAL = 1.0  # seconds between two updates of a cell
 _COLORS = {"succeeded": "#1a7f37", "failed": "#cf222e", "stopped": "#9a6700", "lost": "#9a6700"}
 
 

@@ -26,9 +26,7 @@ from typing import Any
 
 from ddpipe.data.cache import default_cache
 
-STOPPING_SECONDS = 90.0
-"""A launcher that runs this long after SIGTERM is stuck."""
-
+STOPPING_SECONDS = 90.0  # a launcher that runs this long after SIGTERM is stuck
 _PAUSE = 0.2
 _TAIL_BYTES = 2**16
 _OWNER_ONLY = 0o600

@@ -21,17 +21,12 @@ import cloudpickle
 
 from ddpipe.errors import CorruptObject, ParameterError, ReplicaFailed, check_schema, listed
 
-MOST_BYTES = 64 * 2**20
-"""Limit of a packed call: every rank fetches it, so data belongs in a store."""
-
+MOST_BYTES = 64 * 2**20  # limit of a packed call: every rank fetches it, so data belongs in a store
+# A function is packed as bytecode, which no other version of Python can run.
 PYTHON = "{}.{}".format(*sys.version_info)
-"""A function is packed as bytecode, which no other version of Python can run."""
-
+# Folders of installed modules: of the user, of an environment, of the system.
 _INSTALLED = {"site-packages", "dist-packages"}
-"""Folders of installed modules: of the user, of an environment, of the system."""
-
-Work = Callable[..., object] | str | Path
-"""A function, or the path of a script."""
+Work = Callable[..., object] | str | Path  # a function, or the path of a script
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,17 +24,12 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, NoReturn
 
+# New objects before the youngest are searched; searches of one generation before one of the next.
 _THRESHOLDS = (100_000, 50, 1000)
-"""New objects before the youngest are searched; searches of one generation before one of the next."""
-
-LAUNCHED = "DDPIPE_LAUNCHED"
-"""Variable with the time at which a command began to start processes."""
-
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
-"""Names of glibc's options."""
-
+LAUNCHED = "DDPIPE_LAUNCHED"  # Variable with the time at which a command began to start processes
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # names of glibc's options
+# Large blocks of a process, as glibc limits them by default; and bytes of a block that counts as one.
 _USUAL_MAPS, _LARGE = 2**16, 2**20
-"""Large blocks of a process, as glibc limits them by default; and bytes of a block that counts as one."""
 
 
 def search_rarely() -> None:
@@ -124,8 +119,7 @@ def _quota(cgroup: Path) -> float:
     return math.inf if quota in {"max", "-1"} else int(quota) / int(period)
 
 
-STOPS: list[int] = []
-"""All signals that asked this process to stop."""
+STOPS: list[int] = []  # all signals that asked this process to stop
 
 
 @contextmanager
@@ -163,8 +157,8 @@ _TIME = re.compile(r"time\s*: (\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d)")
 _KILLED = re.compile(
     _TIME.pattern + r"\n.*\n\s*rank\s*: (\d+).*\n\s*exitcode\s*: -(\d+) .*\n\s*error_file: <N/A>"
 )
+# torchrun waits for 30 s from SIGTERM to SIGKILL when it ends the others; its times are whole seconds.
 _PATIENCE = timedelta(seconds=25)
-"""torchrun waits for 30 s from SIGTERM to SIGKILL when it ends the others; its times are whole seconds."""
 
 
 class Killed(NamedTuple):

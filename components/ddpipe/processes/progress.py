@@ -10,11 +10,9 @@ from tqdm import tqdm
 
 log = logging.getLogger(__name__)
 
-LOG_EVERY = 15.0
-"""Seconds between two log lines."""
-
+LOG_EVERY = 15.0  # seconds between two log lines
+# Formats of log lines: with a total, without one.
 LINES = ("{desc} {n} of {total}: {rate_fmt}, {remaining} left", "{desc} {n}: {rate_fmt}")
-"""Formats of log lines: with a total, without one."""
 
 
 def progress_bar(verb: str, total: int | None) -> tqdm[NoReturn]:

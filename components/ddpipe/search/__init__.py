@@ -27,8 +27,7 @@ class Sampler(StrEnum):
         return self in {Sampler.SOBOL, Sampler.CMAES}
 
 
-MAX_FAILED = 3
-"""Trials that may fail: a few values that cannot work are no reason to end, many are."""
+MAX_FAILED = 3  # trials that may fail: a few values that cannot work are no reason to end, many are
 
 
 class Pruning(StrEnum):

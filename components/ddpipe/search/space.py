@@ -22,12 +22,8 @@ from ddpipe.form import unknown
 from ddpipe.parameters import AUTO, OneOf, Parameter, declared, refuse
 from ddpipe.train.recipe import Recipe
 
-WHAT = "the search cannot start"
-"""How an error about the space begins."""
-
-MOST = 32
-"""Dimensions of a space, and values of one; a sampler learns nothing useful from more."""
-
+WHAT = "the search cannot start"  # how an error about the space begins
+MOST = 32  # dimensions of a space, and values of one; a sampler learns nothing useful from more
 _NUMBER = r"\s*([^\s,()]+?)\s*"
 _LOG = re.compile(rf"log\({_NUMBER},{_NUMBER}\)")
 _RANGE = re.compile(rf"{_NUMBER}\.\.{_NUMBER}")

@@ -39,9 +39,8 @@ PORT = 8080  # of the pods; their Service listens at 80
 USER = 1000
 
 PAUSE = 1.0  # seconds between two looks at the pods
+# Seconds for which a state must last that does not pass by itself: a node may not know a secret at first.
 LASTING = 10.0
-"""Seconds for which a state must last that does not pass by itself: a node may not know a secret at first."""
-
 REPLACEMENTS = 5  # attempts to replace an object whose status changes meanwhile
 DEADLINE = 600.0  # seconds until the pods must be ready, before the previous model is restored
 OUTAGE = 120.0  # seconds that the API server may be away

@@ -37,14 +37,12 @@ from ddpipe.sources.base import Unreadable
 from ddpipe.sources.images import look
 from ddpipe.sources.preprocess import Preprocessor
 
+# An image: a path or s3:// URI, the content of a file, a Pillow image, or pixels.
 Given: TypeAlias = "str | PathLike[str] | bytes | Image.Image | NDArray[np.uint8]"
-"""An image: a path or s3:// URI, the content of a file, a Pillow image, or pixels."""
-
 BATCH = 32  # images that the network sees at a time
 BATCH_PIXELS = 2**22  # pixels of a batch at most, so that large images need no more memory than small ones
+# That are decoded at a time, in all threads; an image with more is decoded alone. About 16 bytes each.
 MOST_PIXELS = 2**25
-"""That are decoded at a time, in all threads; an image with more is decoded alone. About 16 bytes each."""
-
 READERS = 8  # threads that read and decode, at least: reading from a bucket is mostly waiting
 LOSSLESS = {"1", "L", "LA", "I;16", "P", "RGB", "RGBA"}  # Pillow's modes that a PNG can hold
 

@@ -35,13 +35,12 @@ AUTHOR = "ddpipe"
 TOKEN = "KF_PIPELINES_SA_TOKEN_PATH"  # noqa: S105 - a variable with the path of a file
 """As the registry's client names the file with a token; sent over https only."""
 
+# Seconds before each further attempt: of a registry that is away, or of two registrations at once.
 PAUSES = (1.0, 4.0, 10.0)
-"""Seconds before each further attempt: of a registry that is away, or of two registrations at once."""
-
 LIMIT = 60.0  # seconds that an attempt may take
 _BUSY = 500
+# Of two registrations at once, the later one creates what exists by then, and finds it the next time.
 _CONFLICT = {400, 409}
-"""Of two registrations at once, the later one creates what exists by then, and finds it the next time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

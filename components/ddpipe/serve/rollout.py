@@ -27,17 +27,16 @@ from ddpipe.model.package import FORMAT, INPUT, REFERENCE, SIGNATURE, Signature,
 DEPLOYMENTS = Resource(group="apps", version="v1", plural="deployments", kind="Deployment")
 
 CONTAINER = "kserve-container"  # the name that KServe expects
+# Reasons of a waiting container that do not pass by themselves.
 HOPELESS = {"ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError"}
-"""Reasons of a waiting container that do not pass by themselves."""
-
 MOST_RESTARTS = 2  # of a container that ends by itself, before the rollout counts as failed
 MOST_PODS = 500
 LONGEST_TEXT = 2000
 
 MOST_REASONS = 3  # that a line shows
 TOLERANCE = 1e-3  # in a probability: more than another processor's rounding
+# Refusals of the server in the pod, if they are no Status of Kubernetes; others come from the way to it.
 ITS_OWN = {HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY}
-"""Refusals of the server in the pod, if they are no Status of Kubernetes; others come from the way to it."""
 
 
 @dataclass(frozen=True, slots=True)

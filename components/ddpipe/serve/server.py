@@ -42,9 +42,8 @@ from ddpipe.serve.predictor import MOST_PIXELS, Given, Prediction, Predictor, pi
 LARGEST_BODY = 32 * 2**20  # bytes of a request
 RETRY_AFTER = 1  # seconds after which a rejected client should try again
 MOST_BYTES = 3 * LARGEST_BODY  # of all requests that are in memory
+# Seconds that a client may take to send a body, and those for every so many bytes of it.
 SLOWEST_BODY, SLOWEST_RATE = 10.0, 2**19
-"""Seconds that a client may take to send a body, and those for every so many bytes of it."""
-
 SLOWEST_HEADER = 10.0  # seconds that a connection may be open without a whole header
 MOST_CONNECTIONS, SPARE_DESCRIPTORS = 1000, 64
 

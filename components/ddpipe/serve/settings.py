@@ -11,8 +11,8 @@ from ddpipe.parameters import Between, OneOf, Parameters, parameter
 
 MOST_CLASSES = 10_000
 
+# KServe appends to it, and the whole is at most 63 characters.
 _SERVICE = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
-"""KServe appends to it, and the whole is at most 63 characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,14 +35,11 @@ from ddpipe.train.recipe import Recipe
 
 Record = Mapping[str, Any]
 
-PARENT = "DDPIPE_STUDY"
-"""The environment variable with the process that started a trial's."""
-
+PARENT = "DDPIPE_STUDY"  # the environment variable with the process that started a trial's
 _LOOK_SECONDS = 0.5
 
 _LAST_LINES = 20
-_PATIENCE = 60.0
-"""Seconds in which a process that is asked to stop saves its state."""
+_PATIENCE = 60.0  # seconds in which a process that is asked to stop saves its state
 
 
 @dataclass(frozen=True, slots=True)

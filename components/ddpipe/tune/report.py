@@ -72,8 +72,7 @@ class Findings:
         )
 
 
-MOST = 200
-"""Trials that a figure draws as lines, and that the table lists: the best ones."""
+MOST = 200  # trials that a figure draws as lines, and that the table lists: the best ones
 
 
 def scores(trials: Sequence[Trial], best: Trial, title: str) -> str:

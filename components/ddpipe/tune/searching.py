@@ -36,9 +36,7 @@ from ddpipe.workflow import training_record
 
 _LOOK_SECONDS = 0.2
 
-_CAUSES = 5
-"""Failed trials whose causes a message lists."""
-
+_CAUSES = 5  # failed trials whose causes a message lists
 _log = logging.getLogger(__name__)
 
 

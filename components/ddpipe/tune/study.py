@@ -27,8 +27,7 @@ from ddpipe.train.recipe import Recipe, as_today
 
 SETTINGS, SCHEMA = "study.json", 1
 
-FOLDER = "studies"
-"""Where a study is that is given by its name."""
+FOLDER = "studies"  # where a study is that is given by its name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,14 +142,9 @@ def _differences(before: dict[str, Any], now: dict[str, Any], but: Collection[st
     ]
 
 
-BEST = "best.json"
-"""In the folder of a study: its best recipe."""
-
-LARGEST = 1_000_000
-"""Bytes of the file."""
-
-_LONGEST = 200
-"""Characters of a place that a message shows."""
+BEST = "best.json"  # in the folder of a study: its best recipe
+LARGEST = 1_000_000  # bytes of the file
+_LONGEST = 200  # characters of a place that a message shows
 
 
 def best_recipe(place: str, given: Collection[str] = ()) -> dict[str, Any]:

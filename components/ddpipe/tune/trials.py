@@ -30,11 +30,8 @@ from ddpipe.search import Pruning, Sampler
 from ddpipe.search.space import Choice, Dimension, Range, Space
 from ddpipe.tune.study import damaged
 
-STARTUP = 8
-"""Trials with random values, before TPE models those so far."""
-
-DIGITS = 4
-"""Significant digits of a proposed number: nobody needs more, and they can be read and typed."""
+STARTUP = 8  # trials with random values, before TPE models those so far
+DIGITS = 4  # significant digits of a proposed number: nobody needs more, and they can be read and typed
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -171,8 +168,7 @@ def written(values: Mapping[str, Any]) -> str:
 
 FILE = "journal.log"
 
-NAME = "study"
-"""Of the only study in the file."""
+NAME = "study"  # of the only study in the file
 
 
 class Ledger:
