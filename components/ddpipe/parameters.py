@@ -112,32 +112,19 @@ _KINDS: dict[type, tuple[tuple[type, ...], str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One declared parameter.
+    """One declared parameter."""
 
-    Attributes:
-        name: Its name; the command line writes hyphens in place of underscores.
-        kind: str, int, float, bool, list or dict.
-        default: None if it is required.
-        allowed: None for any value of this kind.
-        items: str if a list or an object holds text only.
-        form: The field of a pipeline's form that holds it; empty if it is in no form.
-        alone: Whether that field holds nothing else.
-        common: Whether --help shows it; the others need --help-all.
-        typical: Where a search looks for its best value; None if it has no typical range.
-        shapes: Whether the result depends on its value.
-    """
-
-    name: str
-    kind: type
-    default: Any
+    name: str  # the command line writes hyphens in place of underscores
+    kind: type  # str, int, float, bool, list or dict
+    default: Any  # None if it is required
     help: str
-    allowed: Allowed | None = None
-    items: type = object
-    form: str = ""
-    alone: bool = False
-    common: bool = False
-    typical: Typical | None = None
-    shapes: bool = True
+    allowed: Allowed | None = None  # None for any value of this kind
+    items: type = object  # str if a list or an object holds text only
+    form: str = ""  # the field of a pipeline's form that holds it; empty if it is in no form
+    alone: bool = False  # whether that field holds nothing else
+    common: bool = False  # whether --help shows it; the others need --help-all
+    typical: Typical | None = None  # where a search looks for its best value; None if it has no typical range
+    shapes: bool = True  # whether the result depends on its value
 
     @property
     def required(self) -> bool:

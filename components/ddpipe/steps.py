@@ -193,29 +193,22 @@ class Kind(StrEnum):
 class Result:
     """A result of a step."""
 
-    name: str
-    """Different from all parameters of the step, and from all results that other steps show."""
+    name: str  # different from all parameters of the step, and from all results that other steps show
     kind: Kind
     help: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step.
-
-    Attributes:
-        command: The words after `ddpipe` on the command line.
-        groups: Its parameters; if two have the same name, the first one counts.
-        subject: The parameter that the command also takes as an argument, without its option; empty for none.
-    """
+    """One step."""
 
     name: str
-    command: tuple[str, ...]
+    command: tuple[str, ...]  # the words after `ddpipe` on the command line
     image: Image
-    groups: tuple[type[Parameters], ...]
+    groups: tuple[type[Parameters], ...]  # its parameters; if two have the same name, the first one counts
     results: tuple[Result, ...]
     help: str
-    subject: str = ""
+    subject: str = ""  # the parameter that the command also takes as an argument; empty for none
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:

@@ -18,31 +18,25 @@ MISTAKES = 3  # that are printed; the report shows more of them, with their imag
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The result of a run.
-
-    Attributes:
-        reused: Whether the dataset version existed already.
-        unchanged_since: The earlier run, and when it ended, whose model this one reuses; empty if it trained.
-        metrics: By split, by name; the test metrics with their 95 % interval, and what a constant answer has.
-        trained: How far the training got, and why it ended; empty if an earlier ddpipe trained.
-        mistakes: The wrong answers of which the model was surest, at most three: `sample`, what was
-            `expected` and `predicted`, and the `probability` of the predicted class, or of the label.
-        model: URI of the model package; empty if the gate kept the champion.
-        gate: Decision of the gate and its reason; empty without a gate.
-    """
+    """The result of a run."""
 
     run: str
     dataset_id: str
-    reused: bool
-    unchanged_since: str
-    trained: str
+    reused: bool  # whether the dataset version existed already
+    unchanged_since: (
+        str  # the earlier run whose model this one reuses, and when it ended; empty if it trained
+    )
+    trained: str  # how far the training got, and why it ended; empty if an earlier ddpipe trained
+    # By split, by name; the test metrics with their 95 % interval, and what a constant answer has.
     metrics: Mapping[str, Mapping[str, Any]]
     warnings: Sequence[str]
+    # The wrong answers of which the model was surest: `sample`, what was `expected` and `predicted`, and the
+    # `probability` of the predicted class, or of the label.
     mistakes: Sequence[Mapping[str, Any]]
     data_report: str
     report: str
-    model: str
-    gate: Mapping[str, Any]
+    model: str  # URI of the model package; empty if the gate kept the champion
+    gate: Mapping[str, Any]  # decision of the gate and its reason; empty without a gate
     seconds: Mapping[str, float]
 
     def to_dict(self) -> dict[str, Any]:

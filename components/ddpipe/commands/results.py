@@ -61,14 +61,10 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """How well a model separates the classes, with the ROC curve point by point.
-
-    Attributes:
-        confusion_matrix: Counts by true class (row) and predicted class (column); may be empty.
-    """
+    """How well a model separates the classes, with the ROC curve point by point."""
 
     classes: Sequence[str]
-    confusion_matrix: Sequence[Sequence[int]]
+    confusion_matrix: Sequence[Sequence[int]]  # by true class (row) and predicted class; may be empty
     false_positive_rate: Sequence[float]
     true_positive_rate: Sequence[float]
     threshold: Sequence[float]
@@ -92,17 +88,11 @@ Shown = Scores | Page | Document | Classification  # what an engine shows
 
 @dataclass(frozen=True, slots=True)
 class CommandOutcome:
-    """The results of a command.
+    """The results of a command."""
 
-    Attributes:
-        facts: What --json prints.
-        text: What is printed otherwise.
-        result: One line for the end of an engine's log; empty for the text.
-    """
-
-    facts: Mapping[str, object]
-    text: str
-    result: str = ""
+    facts: Mapping[str, object]  # what --json prints
+    text: str  # what is printed otherwise
+    result: str = ""  # one line for the end of an engine's log; empty for the text
     values: Mapping[str, str | float] = field(default_factory=dict)
     shown: Mapping[str, Shown] = field(default_factory=dict)
     more: tuple[EventFiles, ...] = ()

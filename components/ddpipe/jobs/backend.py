@@ -16,23 +16,14 @@ from ddpipe.kube.resources import SECRETS, Object, Resource, names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Controller:
-    """What acts on a kind of job.
+    """What acts on a kind of job."""
 
-    Attributes:
-        name: Its name in messages.
-        find: The command that shows its pods.
-        webhook: What the names of its webhooks have in common; empty if it has none.
-        install: How it gets onto a cluster: an imperative sentence without a full stop.
-        refusals: The reasons of its events about pods that it may not create.
-        pods: Where a user can set what the pods lack.
-    """
-
-    name: str
-    find: str
-    webhook: str
-    install: str
-    refusals: tuple[str, ...] = ("FailedCreate", "FailedCreatePod")
-    pods: str = "the job's patch"
+    name: str  # in messages
+    find: str  # the command that shows its pods
+    webhook: str  # what the names of its webhooks have in common; empty if it has none
+    install: str  # how it gets onto a cluster: an imperative sentence without a full stop
+    refusals: tuple[str, ...] = ("FailedCreate", "FailedCreatePod")  # of its events about pods
+    pods: str = "the job's patch"  # where a user can set what the pods lack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,26 +116,17 @@ class Volume:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
-    """Seconds that each stage may take; no clock runs while the job is suspended.
+    """Seconds that each stage may take; no clock runs while the job is suspended."""
 
-    Attributes:
-        reconciled: Until the operator reacts to the new job.
-        scheduled: Until every pod has a node.
-        pulled: Until every image is there.
-        running: Until every container has started.
-        finished: Until the job ends; None means no limit.
-        hopeless: How long a state must last that cannot pass by itself, such as an image that does not exist;
-            one that may pass must last six times as long.
-        outage: How long the API server may be unreachable.
-    """
-
-    reconciled: float = 300
-    scheduled: float = 1800
-    pulled: float = 1800
-    running: float = 300
-    finished: float | None = None
+    reconciled: float = 300  # until the operator reacts to the new job
+    scheduled: float = 1800  # until every pod has a node
+    pulled: float = 1800  # until every image is there
+    running: float = 300  # until every container has started
+    finished: float | None = None  # until the job ends; None means no limit
+    # How long a state must last that cannot pass by itself, such as an image that does not exist; one that
+    # may pass must last six times as long.
     hopeless: float = 20
-    outage: float = 600
+    outage: float = 600  # how long the API server may be unreachable
 
 
 STAGES = tuple(stage.name for stage in fields(Deadlines))

@@ -152,11 +152,5 @@ def torch_error(message: str) -> tuple[str, float | None]:
             return error, None
         moment = float(error["extraInfo"]["timestamp"])
         return str(error["message"]), moment if math.isfinite(moment) else None
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        OverflowError,
-        RecursionError,
-    ):  # the container may write anything
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):  # a container writes anything
         return message, None

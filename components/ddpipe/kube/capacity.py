@@ -68,7 +68,6 @@ class Usage:
     """What pods take of each node, as sums: all pods now, and for good those that come back when removed."""
 
     def __init__(self, preempts: float = -math.inf) -> None:
-        """Nothing is taken yet."""
         self._preempts = preempts
         self.for_good: defaultdict[str, defaultdict[str, float]] = _sums()
         self.now: defaultdict[str, defaultdict[str, float]] = _sums()

@@ -59,11 +59,6 @@ class Attempt:
     creating: Event = field(default_factory=Event)  # set during a request to create the job
 
     @property
-    def least(self) -> int:
-        """How many pods have to run at the same time."""
-        return self.requested.min_nodes or self.requested.nodes
-
-    @property
     def patient(self) -> Cluster:
         """The cluster, which retries each request for as long as the API server may be away."""
         return self.cluster.patient(self.job.limits.outage)
@@ -81,10 +76,6 @@ class Attempt:
     def sized(self, nodes: int) -> Attempt:
         """The same attempt with this number of pods."""
         return replace(self, job=replace(self.job, nodes=nodes))
-
-    def as_found(self, found: Object) -> Attempt:
-        """The same attempt with the number of pods that the job `found` was created with."""
-        return self.sized(elastic.size_of(found) or self.requested.nodes)
 
     def find(self) -> Object | None:
         """The job on the cluster; None if there is none."""

@@ -26,9 +26,6 @@ from ddpipe.launching.deadlines import Overdue
 from ddpipe.processes import machine
 from ddpipe.processes.machine import first_killed
 
-Tail = Callable[[str], Sequence[str]]
-
-
 _SHOWN_LINES = 12
 _SHOWN_RANKS, _SHOWN_CAUSES = 5, 3
 _NOT_STARTED = {"StartError", "ContainerCannotRun"}
@@ -125,7 +122,7 @@ def failure(
     message: str,
     *,
     replicas: Iterable[Replica],
-    tail: Tail,
+    tail: Callable[[str], Sequence[str]],
     notes: Sequence[str],
 ) -> ReplicaFailed:
     """The root cause of a failed job: the replica that failed first, how it ended, and its last lines."""
@@ -185,7 +182,9 @@ def how(replica: Replica) -> str:
     ending = replica.failure
     if ending is None:
         return replica.removed or "it is gone"
-    return f"{replica.removed}; {_death(replica, ending)}" if replica.removed else _death(replica, ending)
+    who = f"its container {ending.container}: " if ending.container else ""
+    end = who + _end(replica, ending)
+    return f"{replica.removed}; {end}" if replica.removed else end
 
 
 def summary(replicas: Iterable[Replica], one: str, many: str, *, on_nodes: bool = False) -> str:
@@ -207,11 +206,6 @@ def _subject(ranks: Sequence[str], one: str, many: str) -> str:
         return f"{ranks[0]} {one}".rstrip()
     names = ", ".join(ranks[:_SHOWN_RANKS]) + (", …" if len(ranks) > _SHOWN_RANKS else "")
     return f"{len(ranks)} pods {many}".rstrip() + f" ({names})"
-
-
-def _death(replica: Replica, ending: Ending) -> str:
-    who = f"its container {ending.container}: " if ending.container else ""
-    return who + _end(replica, ending)
 
 
 def _end(replica: Replica, ending: Ending) -> str:

@@ -117,7 +117,10 @@ def _launch(
     if problem:
         raise _with_left_over(problem, left)
     if left:
-        attempt.say(f"{left}; {_later(attempt)}")
+        later = f"do so later: ddpipe jobs clean-up --run-id {job.owner.run_id}"
+        if attempt.backend.expires:
+            later = f"the cluster itself does so {job.finished_ttl / 3600:g} h after the job's end"
+        attempt.say(f"{left}; {later}")
     return Outcome(
         name=job.name,
         namespace=job.namespace,
@@ -137,7 +140,7 @@ def _through_all_sizes(
     """Follow the job to its end, and create it again as often as needed; its last state, and how it ended."""
     losses, limits = 0, Limits(attempt.requested.limits, elastic.worked_before(found))
     while True:
-        attempt = attempt.as_found(found)
+        attempt = attempt.sized(elastic.size_of(found) or attempt.requested.nodes)
         seen = _follow(attempt, found, logs, limits, adopted=adopted)
         if isinstance(seen, Resize):
             change = seen
@@ -176,7 +179,7 @@ def _follow(attempt: Attempt, found: Object, logs: Logs, limits: Limits, *, adop
     follower = Follower(
         cluster=attempt.cluster,
         job=attempt.job,
-        least=attempt.least,
+        least=attempt.requested.min_nodes or attempt.requested.nodes,
         backend=attempt.backend,
         uid=uid,
         logs=logs,
@@ -204,13 +207,6 @@ def _left(attempt: Attempt, uid: str) -> str | None:
         cause = error.seen if isinstance(error, LaunchError) else str(error)
         return f"{attempt.title} could not be removed: {cause}"
     return None
-
-
-def _later(attempt: Attempt) -> str:
-    """When a job that could not be removed will be."""
-    if attempt.backend.expires:
-        return f"the cluster itself does so {attempt.job.finished_ttl / 3600:g} h after the job's end"
-    return f"do so later: ddpipe jobs clean-up --run-id {attempt.job.owner.run_id}"
 
 
 def _with_left_over(problem: LaunchError, left: str | None) -> LaunchError:

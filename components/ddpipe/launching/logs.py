@@ -62,7 +62,6 @@ class Logs:
         ranks: Sequence[range] = (range(sys.maxsize),),
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Logs that are not read yet."""
         self.cluster, self.pods = cluster, pods
         self.reports = Reports()
         self._write, self._ranks, self._say = write, ranks, say
@@ -211,7 +210,6 @@ class PodLog:
     """
 
     def __init__(self, replica: Replica, open_log: OpenLog, take: Take) -> None:
-        """Read in a thread of its own."""
         self._replica, self._open_log, self._take = replica, open_log, take
         self._gone = False
         self._earlier: list[Mark] = []

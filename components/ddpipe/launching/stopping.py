@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from threading import Event, Thread
 from time import monotonic, sleep
-from types import FrameType
 
 from ddpipe.errors import LaunchError
 from ddpipe.jobs.job import Owner, owner_of
@@ -40,16 +39,12 @@ _NOTICE = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What to delete, and for whom.
-
-    Attributes:
-        launcher: Path of the pod that this process runs in, if known; ignored if there is no such pod.
-        creating: Set while a request to create the job is under way, which a busy server may answer late.
-    """
+    """What to delete, and for whom."""
 
     path: str
     owner: Owner
-    launcher: str | None = None
+    launcher: str | None = None  # path of this process's pod, if known; ignored if there is no such pod
+    # Set while a request to create the job is under way, which a busy server may answer late.
     creating: Event = field(default_factory=Event)
 
 
@@ -58,7 +53,9 @@ def deletes_on_stop(cluster: Cluster, target: Target) -> Iterator[None]:
     """SIGTERM and SIGINT delete the target and end the process, with 143 or 130; only for the main thread."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    before = {number: signal.signal(number, _do_nothing) for number in (signal.SIGTERM, signal.SIGINT)}
+    # The handler has nothing to do: the interpreter has already written the signal's number to the pipe.
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, lambda _number, _frame: None) for number in numbers}
     woken = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     is_stopping = Event()
     guard = Thread(target=_guard, args=(cluster, target, reader, is_stopping), name="stopping", daemon=True)
@@ -73,10 +70,6 @@ def deletes_on_stop(cluster: Cluster, target: Target) -> Iterator[None]:
         for number, handler in before.items():
             signal.signal(number, handler)
         os.close(writer)
-
-
-def _do_nothing(_number: int, _frame: FrameType | None) -> None:
-    """The interpreter has already written the signal's number to the pipe."""
 
 
 def _guard(cluster: Cluster, target: Target, reader: int, is_stopping: Event) -> None:
