@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -286,18 +286,14 @@ def resumed_by(parameter: str, begun: Run, given: str, command: str = "") -> Ite
     try:
         yield
     except (Interrupted, ReplicaFailed, StoreError) as error:
-        if _is_begun(begun):
+        has_begun = False
+        with suppress(StoreError):  # it may be what has failed
+            has_begun = begun.has_begun
+        if has_begun:
             named = "" if given else f" --{parameter} {begun.name}"
             more = f"To resume: {command}{named}" if command else f"To resume: {parameter}={begun.name!r}"
             error.do = f"{error.do.rstrip('.')}. {more}"
         raise
-
-
-def _is_begun(run: Run) -> bool:
-    try:
-        return run.has_begun
-    except StoreError:  # it may be what has failed
-        return False
 
 
 def data_of(given: Mapping[str, Any]) -> PrepareSpec | str:

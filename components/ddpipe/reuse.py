@@ -24,7 +24,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
+from ddpipe.data.manifest import load_manifest, store_of
 from ddpipe.errors import CorruptObject, NoSuchObject, ParameterError, StoreError
 from ddpipe.jobs import LOCAL
 from ddpipe.model import is_own_function
@@ -70,21 +70,16 @@ class Earlier:
 def reuse_keys(dataset: str, recipe: Recipe, options: TrainOptions) -> ReuseKeys:
     """The keys of a training."""
     manifest = load_manifest(dataset)
-    latest = _key("latest", [*_family(manifest), recipe.model])
+    # What dataset versions must have in common for a model of one to start training on the other. With
+    # another split rule, the test split might contain images that the model was trained on.
+    rule = {name: value for name, value in manifest.split_rule.items() if name != "groups"}  # a count
+    family = [manifest.name, manifest.task, manifest.classes, manifest.shape, rule, manifest.seed]
+    latest = _key("latest", [*family, recipe.model])
     try:
         parts = [dataset, recipe.shaping(), _weights(recipe), _place(recipe, options)]
     except _UnknownError as reason:
         return ReuseKeys(latest, unknown=str(reason))
     return ReuseKeys(latest, _key("same", parts))
-
-
-def _family(manifest: DatasetManifest) -> list[Any]:
-    """What dataset versions must have in common for a model of one to start training on the other.
-
-    With another split rule, the test split might contain images that the model was trained on.
-    """
-    split_rule = {name: value for name, value in manifest.split_rule.items() if name != "groups"}  # a count
-    return [manifest.name, manifest.task, manifest.classes, manifest.shape, split_rule, manifest.seed]
 
 
 def _key(kind: str, parts: object) -> str:
@@ -214,15 +209,7 @@ def _find(run: Run, key: str, below: str = "") -> Earlier | None:
         files = {name: value for name, value in found["files"].items() if name.startswith(below)}
     except NoSuchObject:
         return None
-    except (
-        CorruptObject,
-        ParameterError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-    ) as error:
+    except (CorruptObject, ParameterError, *MALFORMED) as error:
         _log.warning("the record of an earlier run is damaged (%r) and not used", error)
         return None
     if problem := _damage(open_store(earlier.uri), files):

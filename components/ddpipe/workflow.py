@@ -96,20 +96,17 @@ def _use(run: Run, facts: dict[str, Any], uri: str, manifest: DatasetManifest, *
     from ddpipe.data.manifest import store_of
     from ddpipe.prepare.report import data_report_html
 
-    _check_same_dataset(run, facts.get("dataset_id"), manifest.dataset_id)
-    write_uri(run.data_report, data_report_html(manifest, store_of(uri)).encode())
-    facts.update(dataset=uri, dataset_id=manifest.dataset_id, reused=reused, skipped=len(manifest.skipped))
-
-
-def _check_same_dataset(run: Run, before: str | None, now: str) -> None:
-    """Reject another dataset version once training has begun, before anything is overwritten."""
-    if before not in (None, now) and exists(f"{run.training}/"):
+    before = facts.get("dataset_id")
+    # Another version is rejected once training has begun, before anything is overwritten.
+    if before not in (None, manifest.dataset_id) and exists(f"{run.training}/"):
         raise ParameterError(
             what="the run cannot be resumed",
             which=run.uri,
-            seen=f"it was trained on another dataset version: {before}; this is {now}",
+            seen=f"it was trained on another dataset version: {before}; this is {manifest.dataset_id}",
             do="Give the new run another name with `run`, or delete the folder to start again.",
         )
+    write_uri(run.data_report, data_report_html(manifest, store_of(uri)).encode())
+    facts.update(dataset=uri, dataset_id=manifest.dataset_id, reused=reused, skipped=len(manifest.skipped))
 
 
 def train(
@@ -240,7 +237,13 @@ def export(run: Run, dataset: str, network: str = "", spec: ExportSpec | None = 
 
             package = load_package(evaluated.model)
             facts.update(same_as=evaluated.name)
-            _warn_of_other_options(evaluated, package, spec)
+            if ignored := [f"`{name}`" for name in spec.missing_in(package.lineage)] if spec else []:
+                _log.warning(
+                    "the package %s of an earlier run is reused as it was exported, without this run's %s: "
+                    "to have that, train again, with `if_unchanged` train",
+                    evaluated.model,
+                    ", ".join(ignored),
+                )
         else:
             from ddpipe.export.export import export as step
 
@@ -252,17 +255,6 @@ def export(run: Run, dataset: str, network: str = "", spec: ExportSpec | None = 
     if keys := run.facts("train").get("notes"):
         _offer(run, keys, package)
     return package
-
-
-def _warn_of_other_options(origin: Run, package: ModelPackage, spec: ExportSpec | None) -> None:
-    """Log which options of an export have no effect, as the package is an earlier run's."""
-    if ignored := [f"`{name}`" for name in spec.missing_in(package.lineage)] if spec else []:
-        _log.warning(
-            "the package %s of an earlier run is reused as it was exported, without this run's %s: to have "
-            "that, train again, with `if_unchanged` train",
-            origin.model,
-            ", ".join(ignored),
-        )
 
 
 def _promoted(run: Run, dataset: str, package: ModelPackage) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from ddpipe.data.catalogue import (
     per_class,
     shards_of,
 )
-from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
+from ddpipe.data.manifest import load_manifest, store_of
 from ddpipe.data.versions import address, remove, versions
 from ddpipe.errors import DatasetError, DdpipeError, listed
 from ddpipe.parameters import Between, Parameters, parameter
@@ -35,7 +35,6 @@ from ddpipe.runs import RunOptions
 from ddpipe.steps import PREPARE, EncodeOptions
 from ddpipe.storage import existing_store, open_store
 
-LONGEST_GRACE = 100_000  # hours; more is a typing error
 SHOWN = 10  # sample IDs of each kind that are printed; --json has them all
 _SHOWN = (
     *("name", "dataset_id", "task", "classes", "shape", "mean", "std"),
@@ -66,8 +65,9 @@ class GcOptions(Parameters):
 
     what: ClassVar[str] = "the store cannot be cleaned up"
 
+    # More hours are a typing error.
     grace: float = parameter(
-        24.0, "Minimum age in hours of a shard that may be deleted.", Between(0, LONGEST_GRACE)
+        24.0, "Minimum age in hours of a shard that may be deleted.", Between(0, 100_000)
     )
 
 
@@ -153,8 +153,9 @@ def show_command(dataset: str) -> None:
         f"{manifest.task}, {len(manifest.classes)} classes, {width} x {height} x {channels}",
         f"{len(shards_of(manifest))} shards, {_megabytes(size)}, from source {manifest.source.get('kind')}",
         *(
-            f"{name:>12}: {split.count:,} ({', '.join(_counts(manifest, name))})"
-            for name, split in manifest.splits.items()
+            f"{name:>12}: {manifest.splits[name].count:,} "
+            f"({', '.join(f'{label} {count:,}' for label, count in counts.items())})"
+            for name, counts in facts["per_class"].items()
         ),
         *(f"    left out: {count:,} {reason}" for reason, count in manifest.left_out.items()),
     ]
@@ -273,10 +274,6 @@ def _in_short(uri: str) -> tuple[str, str, str]:
         return "damaged", "", ""
     images = sum(split.count for split in manifest.splits.values())
     return f"{images:,}", str(len(manifest.classes)), str(manifest.source.get("kind", ""))
-
-
-def _counts(manifest: DatasetManifest, split: str) -> list[str]:
-    return [f"{name} {count:,}" for name, count in per_class(manifest, split).items()]
 
 
 def _some(verb: str, lines: list[str]) -> list[str]:

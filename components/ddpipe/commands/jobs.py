@@ -117,26 +117,20 @@ def clean_up_command(pipeline: str, run_id: str, namespace: str | None) -> None:
     With --run-id, as in the last step of a pipeline, jobs that cannot be removed are reported but do not fail
     the command: they say nothing about the outcome of the run.
     """
-    if run_id:
-        try:
-            swept = _swept(pipeline, run_id, namespace)
-        except LaunchError as error:
-            say(f"the jobs of the run could not be removed: {error}", err=True)
-            swept = Swept([], [str(error)])
-    else:
-        swept = _swept(pipeline, run_id, namespace)
+    try:
+        cluster = connect().patient(_PATIENCE)
+        where, report = namespace or cluster.namespace, partial(say, err=True)
+        swept = answered(
+            lambda: sweep(cluster, where, pipeline=pipeline or None, run=run_id or None, say=report),
+            f"the jobs of namespace {where}",
+        )
+    except LaunchError as error:
+        if not run_id:
+            raise
+        say(f"the jobs of the run could not be removed: {error}", err=True)
+        swept = Swept([], [str(error)])
+    if not run_id:
         swept.complete()
     names = [job.name for job in swept.removed]
     text = "\n".join([f"{len(names)} removed", *names])
     print_result({"removed": names, "problems": swept.problems}, text)
-
-
-def _swept(pipeline: str, run_id: str, namespace: str | None) -> Swept:
-    cluster = connect().patient(_PATIENCE)
-    where = namespace or cluster.namespace
-    return answered(
-        lambda: sweep(
-            cluster, where, pipeline=pipeline or None, run=run_id or None, say=partial(say, err=True)
-        ),
-        f"the jobs of namespace {where}",
-    )

@@ -93,8 +93,8 @@ def show_command(engine: Engine | None, folder: str, run_id: str, wait: bool) ->
 
     RUN is the name of a run in the folder, or the ID of a run on the server.
     """
-    if local := _local(folder, run_id):
-        _print_run(local)
+    if NAME.fullmatch(run_id) and (run := Run.named(folder, run_id)).has_begun:
+        _print_run(_state(run, None))
     elif engine:
         _show(engine, run_id, wait=wait)
     else:
@@ -196,14 +196,6 @@ def _show(engine: Engine, run_id: str, *, wait: bool) -> None:
 def _print_run(state: RunState) -> None:
     lines = [f"{state.name}  {state.state}", state.link, *map(_line, state.steps)]
     print_result(state.facts(), "\n".join(lines))
-
-
-def _local(folder: str, name: str) -> RunState | None:
-    """The run of this name in a folder, if it is there."""
-    if not NAME.fullmatch(name):
-        return None
-    run = Run.named(folder, name)
-    return _state(run, None) if run.has_begun else None
 
 
 def _state(run: Run, begun: datetime | None) -> RunState:

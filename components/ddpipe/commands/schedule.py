@@ -14,7 +14,6 @@ from ddpipe.engine.runs import Request
 from ddpipe.engine.schedules import (
     ZONE,
     Schedule,
-    Trigger,
     cron,
     delete,
     enable,
@@ -49,7 +48,14 @@ def set_command(
 
     Runs do not overlap, and missed runs are not caught up. A disabled schedule stays disabled.
     """
-    trigger = _trigger(crontab, every)
+    if bool(crontab) == bool(every):
+        raise ParameterError(
+            what="the schedule cannot be created",
+            which="--cron and --every",
+            seen="both are given" if crontab else "neither is given",
+            do="Give exactly one of them.",
+        )
+    trigger = cron(crontab) if crontab else interval(str(every))
     request = publisher(engine)
     schedule, changed = put(engine, name, trigger, request)
     state = "set" if changed else "unchanged"
@@ -97,17 +103,6 @@ def remove_command(engine: Engine, name: str) -> None:
     schedule = find(engine, name)
     delete(engine, schedule)
     print_result({"deleted": schedule.id}, f"{schedule.name} removed")
-
-
-def _trigger(crontab: str | None, every: str | None) -> Trigger:
-    if bool(crontab) == bool(every):
-        raise ParameterError(
-            what="the schedule cannot be created",
-            which="--cron and --every",
-            seen="both are given" if crontab else "neither is given",
-            do="Give exactly one of them.",
-        )
-    return cron(crontab) if crontab else interval(str(every))
 
 
 def _print(schedule: Schedule) -> None:

@@ -37,13 +37,10 @@ from ddpipe.steps import LATER, TASK_CONFIG, DatasetOptions, Step, use_endpoint
 from ddpipe.storage import split_uri
 
 Values = dict[str, Any]
-Checks = tuple[tuple[str, str], ...]
 
 _OBJECTS = ("resources", "affinity", "nodeSelector")
 _LISTS = ("env", "tolerations", "volumes", "volumeMounts")
 _TYPED = {"cpu", "memory"}  # resources that are options of their own
-Settings = Mapping[str, Any]
-
 # The parameters that --check may name.
 _LATER = {item.name: item for step in LATER for item in step.parameters}
 
@@ -66,7 +63,9 @@ def step_command(
         @_executor_option
         @json_option
         @functools.wraps(body)
-        def command(options: Values, check: Checks, subject: str | None = None, **given: Any) -> None:
+        def command(
+            options: Values, check: tuple[tuple[str, str], ...], subject: str | None = None, **given: Any
+        ) -> None:
             if check:
                 items = [*step.parameters, *_LATER.values()]
                 click.get_current_context().meta[SPELLING] = form.as_field(items)
@@ -179,7 +178,7 @@ _executor_option = engine_option(
 )
 
 
-def with_task_config(settings: Settings, values: Mapping[str, Any]) -> dict[str, Any]:
+def with_task_config(settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """A job's options with the task's settings, which override them."""
     what = "the settings of the task cannot be applied to its job"
     refuse(what, _malformed(settings))
@@ -215,7 +214,7 @@ def with_task_config(settings: Settings, values: Mapping[str, Any]) -> dict[str,
     }
 
 
-def _malformed(settings: Settings) -> Iterator[str]:
+def _malformed(settings: Mapping[str, Any]) -> Iterator[str]:
     for name, value in settings.items():
         if name not in {*_OBJECTS, *_LISTS}:
             yield f"{name!r} is not a field of a TaskConfig; choose from {', '.join([*_OBJECTS, *_LISTS])}"

@@ -198,7 +198,13 @@ def study_command(path: str | None, **given: Any) -> None:
     refuse("the search cannot start", validation.problems(_CHECKED, given, names))
     recipe, search = chosen_recipe(given, names), SearchOptions.from_run_values(given)
     checked(parsed(search.search), recipe, names)  # before anything is prepared
-    _check_sampler(Sampler(search.sampler))
+    if Sampler(search.sampler).needs_katib:
+        raise ParameterError(
+            what="the search cannot start",
+            which=f"`sampler` {search.sampler}",
+            seen="a search on this machine does not have it",
+            do=f"Choose {Sampler.TPE} or {Sampler.RANDOM}, or search by Katib with --on katib.",
+        )
     data = data_of(given)
     title = data.name if isinstance(data, PrepareSpec) else "study"
     study = Study.named(given["study"] or timed_name(title))
@@ -206,16 +212,6 @@ def study_command(path: str | None, **given: Any) -> None:
     with resumed_by("study", Run(str(study.folder)), given["study"], same_command()):
         found, finished = tune_here(study, data, recipe, search, training, evaluation)
     print_result({**found.to_dict(), "run": finished.to_dict()}, f"{found.text()}\n{finished.text()}")
-
-
-def _check_sampler(sampler: Sampler) -> None:
-    if sampler.needs_katib:
-        raise ParameterError(
-            what=SearchOptions.what,
-            which=f"`sampler` {sampler}",
-            seen="a search on this machine does not have it",
-            do=f"Choose {Sampler.TPE} or {Sampler.RANDOM}, or search by Katib with --on katib.",
-        )
 
 
 def tune_here(

@@ -84,14 +84,25 @@ class Endpoint:
 
 def resolve(options: EndpointOptions, environment: Mapping[str, str]) -> Endpoint:
     """Take each setting from the options, else from the environment, else from the pod."""
-    url = _url(options, environment)
-    token = "" if options.token_file else _header("KFP_TOKEN", environment.get("KFP_TOKEN", ""))
+    url, namespace = _url(options, environment), options.namespace or environment.get("KFP_NAMESPACE", "")
+    if not namespace and (own := Path(_OWN_NAMESPACE)).is_file():
+        namespace = own.read_text().strip()
+    token, token_file = "", options.token_file
+    if token_file:
+        _header(token_file, _text(token_file))  # checked now, and read again for each request
+    else:
+        token = _header("KFP_TOKEN", environment.get("KFP_TOKEN", ""))
+        mounted = environment.get("KF_PIPELINES_SA_TOKEN_PATH", _MOUNTED_TOKEN)  # KFP's projected volume
+        token_file = mounted if not token and Path(mounted).is_file() else ""
+    lines = _text(options.cookies_file).splitlines() if options.cookies_file else []
+    cookies = "; ".join(line.strip().rstrip(";") for line in lines if line.strip())
     return Endpoint(
         url=_checked(url),
-        namespace=options.namespace or environment.get("KFP_NAMESPACE", "") or _own_namespace(),
-        token_file=_token_file(options.token_file) or _mounted(token, environment),
+        namespace=namespace,
+        token_file=token_file,
         token=token,
-        cookies=_cookies(options.cookies_file) or _header("KFP_COOKIES", environment.get("KFP_COOKIES", "")),
+        cookies=_header(options.cookies_file, cookies)
+        or _header("KFP_COOKIES", environment.get("KFP_COOKIES", "")),
         ca_file=_readable(options.ca_file or environment.get("KFP_CA_FILE", "")),
     )
 
@@ -121,30 +132,6 @@ def _checked(url: str) -> str:
         do="Give it, or set KFP_ENDPOINT; for a port-forward: "
         "kubectl port-forward -n kubeflow svc/ml-pipeline 8888, then http://127.0.0.1:8888",
     )
-
-
-def _own_namespace() -> str:
-    path = Path(_OWN_NAMESPACE)
-    return path.read_text().strip() if path.is_file() else ""
-
-
-def _mounted(token: str, environment: Mapping[str, str]) -> str:
-    """KFP's projected volume, unless there is a token already."""
-    path = environment.get("KF_PIPELINES_SA_TOKEN_PATH", _MOUNTED_TOKEN)
-    return path if not token and Path(path).is_file() else ""
-
-
-def _cookies(path: str) -> str:
-    """A file's lines, as one header."""
-    lines = _text(path).splitlines() if path else []
-    return _header(path, "; ".join(line.strip().rstrip(";") for line in lines if line.strip()))
-
-
-def _token_file(path: str) -> str:
-    """The path itself, once its content has been checked."""
-    if path:
-        _header(path, _text(path))
-    return path
 
 
 def _header(source: str, text: str) -> str:

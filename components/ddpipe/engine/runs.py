@@ -250,10 +250,16 @@ def retry(engine: Engine, run_id: str) -> None:
 
 def step_log(engine: Engine, run_id: str, step: StepState, last: int = MOST_BYTES) -> str:
     """The log of a step so far: from the server, or else from its pod through Kubernetes."""
+    namespace = {"podnamespace": engine.namespace} if engine.namespace else {}
     for pod in step.pods:
-        for source in (_from_server, _from_page, _from_cluster):
-            if (text := source(engine, run_id, pod, last)) is not None:
-                return text
+        # The API's description lacks this path; a single-user server of version 2.17 does not have it.
+        text = _text(engine, f"/apis/v1alpha1/runs/{run_id}/nodes/{pod}/log", {}, last)
+        if text is None:  # the path that the web page uses, if the endpoint is the page's
+            text = _text(engine, "/k8s/pod/logs", {"podname": pod, "runid": run_id, **namespace}, last)
+        if text is None:
+            text = _from_cluster(engine, pod, last)
+        if text is not None:
+            return text
     gone = "neither the server nor, from here, Kubernetes has a log of it"
     raise UnknownToEngine(
         what="the log cannot be read",
@@ -272,17 +278,6 @@ def _tail(engine: Engine, run_id: str, step: StepState) -> str:
     return "".join(f"  {line}\n" for line in lines[-_TAIL:])
 
 
-def _from_server(engine: Engine, run_id: str, pod: str, last: int) -> str | None:
-    """From a path that the API's description lacks; a single-user server of version 2.17 does not have it."""
-    return _text(engine, f"/apis/v1alpha1/runs/{run_id}/nodes/{pod}/log", {}, last)
-
-
-def _from_page(engine: Engine, run_id: str, pod: str, last: int) -> str | None:
-    """From the path that the web page uses, if the endpoint is the page's."""
-    namespace = {"podnamespace": engine.namespace} if engine.namespace else {}
-    return _text(engine, "/k8s/pod/logs", {"podname": pod, "runid": run_id, **namespace}, last)
-
-
 def _text(engine: Engine, path: str, query: Mapping[str, str], last: int) -> str | None:
     try:
         text = engine.client.text(path, query, last)
@@ -292,7 +287,7 @@ def _text(engine: Engine, path: str, query: Mapping[str, str], last: int) -> str
     return None if text.startswith('{"error_message"') else text
 
 
-def _from_cluster(engine: Engine, _run_id: str, pod: str, last: int) -> str | None:
+def _from_cluster(engine: Engine, pod: str, last: int) -> str | None:
     path, kept = PODS.path(engine.namespace or ONE_USER, pod), bytearray()
     end = {"tailLines": str(_TAIL_LINES)} if last < MOST_BYTES else {}
     try:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 from ddpipe.jobs import BACKENDS, CONTAINER
 from ddpipe.jobs.job import JOB, TrainingJob, labels_of
-from ddpipe.jobs.replicas import Read, replica_of
+from ddpipe.jobs.replicas import Read
 from ddpipe.jobs.status import JobStatus, Phase
 from ddpipe.kube.resources import SECRETS, Object, Resource, names
 
@@ -34,15 +34,6 @@ class OwnedObject:
     manifest: Object
 
 
-class StatusOf(Protocol):
-    """What a job is doing, by its object and its pods; the signature of each backend's `status`."""
-
-    def __call__(
-        self, job: TrainingJob, found: Object, pods: Sequence[Object], read: Read = replica_of, /
-    ) -> JobStatus:
-        """What the job is doing; pods of an earlier job of this name are ignored."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
     """One way to run a training job: pure functions, a resource, and what messages say about it.
@@ -53,7 +44,8 @@ class Backend:
         manifest: (job, what the CRD knows of `spec`, or None if unknown) -> the object to create.
         pod: (job) -> the template of its pods.
         phase: (object) -> how far the job is according to the object.
-        status: (job, object, pods, reader of pods) -> what it is doing.
+        status: (job, object, pods, reader of pods) -> what it is doing; pods of an earlier job of this name
+            are ignored.
         wanted: (object) -> how many pods it asks for now, each a rank; None if its pods are no ranks.
         owns: (object, pod) -> whether the pod is one of this job's.
         selector: (name of the job) -> the label selector of its pods.
@@ -71,7 +63,7 @@ class Backend:
     manifest: Callable[[TrainingJob, Object | None], dict[str, Any]]
     pod: Callable[[TrainingJob], Object]
     phase: Callable[[Object], Phase]
-    status: StatusOf
+    status: Callable[[TrainingJob, Object, Sequence[Object], Read], JobStatus]
     owns: Callable[[Object, Object], bool]
     wanted: Callable[[Object], int | None] = lambda _found: None
     selector: Callable[[str], str] = lambda name: f"{JOB}={name}"

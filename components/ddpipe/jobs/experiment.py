@@ -16,7 +16,7 @@ from typing import Any
 from ddpipe.errors import ParameterError
 from ddpipe.jobs.backend import Backend, Controller
 from ddpipe.jobs.job import TrainingJob, annotate, metadata_of
-from ddpipe.jobs.replicas import Read, replica_of
+from ddpipe.jobs.replicas import Read, name_within, replica_of
 from ddpipe.jobs.status import JobStatus, Phase, Stage, condition
 from ddpipe.kube.resources import JOBS, Object, Resource, names
 
@@ -171,11 +171,12 @@ def phase(found: Object) -> Phase:
 def _status(
     container: str, _job: TrainingJob, found: Object, pods: Sequence[Object], read: Read = replica_of
 ) -> JobStatus:
-    """What the Experiment is doing; see `StatusOf`. Pods are named by their trials."""
-    own = sorted((item for item in pods if owns(found, item)), key=_age)
+    """What the Experiment is doing; see `Backend`. Pods are named by their trials."""
+    own = [(item["metadata"]["creationTimestamp"], name_within(found, item), item) for item in pods]
     replicas = tuple(
-        replace(read(item, _rank(found, item), _judged(item, container)), container=_log_of(item, container))
-        for item in own
+        replace(read(item, name, _judged(item, container)), container=_log_of(item, container))
+        for _, name, item in sorted(own, key=lambda one: one[:2])
+        if owns(found, item)
     )
     ending = condition(found, "Failed") or condition(found, "Succeeded") or {}
     working = [replica.stage for replica in replicas if not replica.over]
@@ -187,15 +188,6 @@ def _status(
         message=ending.get("message", ""),
         replicas=replicas,
     )
-
-
-def _age(item: Object) -> tuple[str, str]:
-    return item["metadata"]["creationTimestamp"], item["metadata"]["name"]
-
-
-def _rank(found: Object, item: Object) -> str:
-    name: str = item["metadata"]["name"]
-    return name.removeprefix(f"{found['metadata']['name']}-")
 
 
 def _judged(item: Object, container: str) -> str:

@@ -120,7 +120,7 @@ def phase(found: Object) -> Phase:
 
 
 def status(job: TrainingJob, found: Object, pods: Sequence[Object], read: Read = replica_of) -> JobStatus:
-    """What the job is doing; see `StatusOf`. A pod that failed stays when another one takes its place."""
+    """What the job is doing; see `Backend`. A pod that failed stays when another one takes its place."""
     replicas, replaced = current_and_replaced((item for item in pods if owns(found, item)), CONTAINER, read)
     endings = ("Failed", "FailureTarget", "Complete", "SuccessCriteriaMet")
     ending: Object = next(filter(None, (condition(found, kind) for kind in endings)), {})

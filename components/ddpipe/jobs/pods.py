@@ -205,8 +205,6 @@ MERGE_KEYS = {
     "hostAliases": "ip",
     "topologySpreadConstraints": "topologyKey",
 }
-
-
 # Lists whose items are replaced as a whole: a variable must not have its old value and a new source.
 _WHOLE = {"env"}
 
@@ -214,18 +212,14 @@ _WHOLE = {"env"}
 def merged(base: Any, patch: Any, field: str = "") -> Any:  # noqa: ANN401 - any JSON value
     """`base` with `patch` applied: objects merge, null deletes, lists of named items merge by name."""
     if isinstance(base, Mapping) and isinstance(patch, Mapping):
-        return _merged_objects(base, patch)
+        kept = {name: value for name, value in base.items() if name not in patch}
+        changed = {
+            name: merged(base.get(name), value, name) for name, value in patch.items() if value is not None
+        }
+        return {**kept, **changed}
     if isinstance(base, list) and isinstance(patch, list) and field in MERGE_KEYS:
         return _merged_lists(base, patch, field)
     return patch
-
-
-def _merged_objects(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {name: value for name, value in base.items() if name not in patch}
-    changed = {
-        name: merged(base.get(name), value, name) for name, value in patch.items() if value is not None
-    }
-    return {**kept, **changed}
 
 
 def _merged_lists(base: list[Any], patch: list[Any], field: str) -> list[Any]:

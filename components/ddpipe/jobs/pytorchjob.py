@@ -23,7 +23,7 @@ from ddpipe.jobs.backend import Backend, Controller
 from ddpipe.jobs.job import TrainingJob, annotate, metadata_of
 from ddpipe.jobs.options import Restart, Success
 from ddpipe.jobs.pods import ranks, template
-from ddpipe.jobs.replicas import Read, replica_of, stage_of
+from ddpipe.jobs.replicas import Read, name_within, replica_of, stage_of
 from ddpipe.jobs.status import JobStatus, Phase, Replica, condition
 from ddpipe.kube.resources import Object, Resource, misfits, owns
 
@@ -147,9 +147,11 @@ def phase(found: Object) -> Phase:
 
 
 def status(job: TrainingJob, found: Object, pods: Sequence[Object], read: Read = replica_of) -> JobStatus:
-    """What the job is doing; see `StatusOf`."""
+    """What the job is doing; see `Backend`."""
     own = (item for item in pods if owns(found, item))
-    replicas = tuple(sorted((read(item, _rank(found, item), CONTAINER) for item in own), key=_rank_order))
+    replicas = tuple(
+        sorted((read(item, name_within(found, item), CONTAINER) for item in own), key=_rank_order)
+    )
     current = phase(found)
     ending = condition(found, "Failed") or condition(found, "Succeeded") or {}
     message = ending.get("message", "")
@@ -165,11 +167,6 @@ def status(job: TrainingJob, found: Object, pods: Sequence[Object], read: Read =
     is_taken_up = bool((found.get("status") or {}).get("conditions"))
     stage = stage_of(replicas, job.nodes, is_taken_up=is_taken_up)
     return JobStatus(phase=current, stage=stage, message=message, replicas=replicas, succeeded=counted)
-
-
-def _rank(found: Object, item: Object) -> str:
-    name: str = item["metadata"]["name"]
-    return name.removeprefix(f"{found['metadata']['name']}-")
 
 
 def _rank_order(replica: Replica) -> tuple[bool, int]:

@@ -201,6 +201,11 @@ def _ended_before(requested: float, main: Object) -> bool:
     return finished < requested or (finished == requested and by_itself)
 
 
+def name_within(found: Object, pod: Object) -> str:
+    """What a pod's name adds to that of its job."""
+    return str(pod["metadata"]["name"]).removeprefix(f"{found['metadata']['name']}-")
+
+
 def current_and_replaced(
     pods: Iterable[Object], container: str, read: Read
 ) -> tuple[tuple[Replica, ...], tuple[Replica, ...]]:

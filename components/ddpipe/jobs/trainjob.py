@@ -175,7 +175,7 @@ def phase(found: Object) -> Phase:
 
 
 def status(job: TrainingJob, found: Object, pods: Sequence[Object], read: Read = replica_of) -> JobStatus:
-    """What the job is doing; see `StatusOf`."""
+    """What the job is doing; see `Backend`."""
     own = [item for item in pods if owns(found, item) and item["metadata"]["labels"][_PART] == STEP]
     replicas, replaced = current_and_replaced(own, STEP, read)
     current = phase(found)

@@ -42,13 +42,7 @@ _KEEPALIVE = [
 ]
 
 # What is read of answers: a server that is none, or a broken proxy, may answer anything.
-_PARTS: Mapping[str, type] = {
-    "metadata": dict,
-    "spec": dict,
-    "status": dict,
-    "items": list,
-    "resources": list,
-}
+_PARTS = {"metadata": dict, "spec": dict, "status": dict, "items": list, "resources": list}
 _MERGE_PATCH = "application/merge-patch+json"
 _JSON = "application/json"
 _METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -110,7 +104,7 @@ class _Request:
 
 
 class ApiServer:
-    """A `Cluster` reached over HTTP."""
+    """A `Cluster` reached over HTTP; what each verb promises is said there."""
 
     def __init__(
         self, log_in: Callable[[], _Credentials], namespace: str, timeout: float = 10, first: float = math.inf
@@ -120,36 +114,28 @@ class ApiServer:
         self._login = _Login(log_in)
 
     def get(self, path: str, query: Query | None = None) -> dict[str, Any]:
-        """Read an object or a list."""
         return self._json("GET", path, query)
 
     def get_metadata(self, path: str, query: Query | None = None) -> dict[str, Any]:
-        """Read a list whose objects have nothing but their metadata."""
         return self._json("GET", path, query, accept=_METADATA_LIST)
 
     def create(self, path: str, body: Mapping[str, Any], query: Query | None = None) -> dict[str, Any]:
-        """Create an object; returns it with the server's defaults."""
         return self._json("POST", path, query, body)
 
     def annotate(self, path: str, uid: str, annotations: Mapping[str, str]) -> None:
-        """Add these annotations to the object if it still has this uid."""
         self._json("PATCH", path, body={"metadata": {"uid": uid, "annotations": annotations}})
 
     def replace(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Replace the object; refused with 409 if it has changed since its resourceVersion was read."""
         return self._json("PUT", path, body=body)
 
     def delete(self, path: str, uid: str) -> None:
-        """Delete the object if it still has this uid; what it owns is deleted in the background."""
         options = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
         self._json("DELETE", path, body=options)
 
     def lines(self, path: str, query: Query, idle: float) -> Iterator[bytes]:
-        """A watch or a log, line by line, until it ends; `Unanswered` after `idle` seconds of silence."""
         return whole_lines(self.pieces(path, query, idle))
 
     def pieces(self, path: str, query: Query, idle: float) -> Iterator[bytes]:
-        """The same as bytes, in pieces as they arrive."""
         response = self._answer(_Request("GET", path, query), idle)
         try:
             yield from response.stream(2**16)
@@ -159,17 +145,14 @@ class ApiServer:
             response.close()
 
     def patient(self, seconds: float) -> ApiServer:
-        """The same cluster over the same connections, which retries each request for so many seconds."""
         same = copy.copy(self)
         same._budget = seconds  # noqa: SLF001 - our own
         return same
 
     def now(self) -> float:
-        """The server's time, in seconds since 1970, as its answers show it."""
         return time.time() - self._login.ahead
 
     def spare(self) -> ApiServer:
-        """The same cluster over connections of its own."""
         return ApiServer(self._login.log_in, self.namespace, self._timeout, self._first)
 
     def _json(

@@ -97,7 +97,11 @@ def check(pod: Object, count: int, nodes: Sequence[Node], usage: Usage | None) -
     asked = {**requests(pod), _PODS: 1.0}
     selected = [node for node in nodes if _is_selected(pod, node)]
     if not selected:
-        return NodeFindings((_unselected(pod),))
+        selector = ", ".join(f"{key}={value}" for key, value in (pod.get("nodeSelector") or {}).items())
+        unselected = f"no node has the labels {selector}: see kubectl get nodes --show-labels"
+        return NodeFindings(
+            (unselected if selector else f"the cluster has no node: add one, {_ALTERNATIVE}",)
+        )
     large = [node for node in selected if _slots(node, asked, {}) > 0]
     if not large:
         return NodeFindings(
@@ -154,13 +158,6 @@ def _ready(pod: Object, nodes: Sequence[Node]) -> list[Node]:
 
 def _is_selected(pod: Object, node: Node) -> bool:
     return all(node.labels.get(key) == value for key, value in (pod.get("nodeSelector") or {}).items())
-
-
-def _unselected(pod: Object) -> str:
-    selector = ", ".join(f"{key}={value}" for key, value in (pod.get("nodeSelector") or {}).items())
-    if not selector:
-        return f"the cluster has no node: add one, {_ALTERNATIVE}"
-    return f"no node has the labels {selector}: see kubectl get nodes --show-labels"
 
 
 def _allocatable(node: Node, resource: str) -> float:

@@ -182,12 +182,8 @@ def spec_schema(cluster: Cluster, resource: Resource, *, needed: bool = False) -
             fields = version["schema"]["openAPIV3Schema"].get("properties", {})
             schema: Object | None = fields.get("spec", {}).get("properties")
             return schema
-    return _openapi_schema(cluster, resource) if needed else None
-
-
-def _openapi_schema(cluster: Cluster, resource: Resource) -> Object | None:
     kind = {"group": resource.group, "version": resource.version, "kind": resource.kind}
-    document = readable(lambda: cluster.get(f"/openapi/v3{resource.root}")) or {}
+    document = (readable(lambda: cluster.get(f"/openapi/v3{resource.root}")) if needed else None) or {}
     for schema in document.get("components", {}).get("schemas", {}).values():
         if kind in schema.get("x-kubernetes-group-version-kind", ()):
             found: Object = schema["properties"]["spec"]["properties"]

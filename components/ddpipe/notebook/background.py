@@ -45,6 +45,7 @@ from ddpipe.storage import Store, exists, open_store
 _log = logging.getLogger(__name__)
 
 _PATIENCE = 20.0  # seconds for which a request is retried when a job is deleted
+# What keeps a second launcher from following a job says nothing about how the launch ended.
 _INCONCLUSIVE = (
     ClusterUnreachable,
     Forbidden,
@@ -54,7 +55,6 @@ _INCONCLUSIVE = (
     InputError,
     StoreError,
 )
-"""What keeps a second launcher from following a job says nothing about how the launch ended."""
 
 
 class CannotAdopt(Exception):

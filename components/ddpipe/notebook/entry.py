@@ -62,8 +62,9 @@ def launch(
     chosen, backend = _checked(options)
     public = {} if backend == LOCAL else chosen.to_dict()
     private = {key: public.pop(key) for key in PRIVATE if public.get(key)}
+    readable = re.sub(r"[^a-z0-9]+", "-", call.name.lower()).strip("-") or "work"
     launched = Launch(
-        name=name or f"{_readable(call.name)}-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}",
+        name=name or f"{readable}-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}",
         work=call.name,
         sha256=call.sha256,
         backend=backend,
@@ -117,15 +118,18 @@ def attach(name: str, runs: str = "runs", *, key: str = "") -> Handle:
         ) from error
     machine = Machine(folder.uri)
     if key and not machine.secrets().key:
-        machine.keep(Secrets(_checked_key(key)))
+        if not re.fullmatch(r"[0-9a-f]{64}", key):
+            raise ParameterError(
+                what="this is not the key of a launch",
+                which="key",
+                seen=f"{len(key)} characters, not 64 hexadecimal digits",
+                do="Print handle.key on the machine of the launch.",
+            )
+        machine.keep(Secrets(key))
     handle = Handle(launched, folder, machine)
     if handle.status().phase == "lost" and launched.backend != LOCAL:
         machine.start("adopt")
     return handle
-
-
-def _readable(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "work"
 
 
 def _checked(options: Mapping[str, Any]) -> tuple[JobOptions, str]:
@@ -138,23 +142,9 @@ def _checked(options: Mapping[str, Any]) -> tuple[JobOptions, str]:
     problems = [
         f"{name} is for the pods of a job"
         for name, value in options.items()
-        if name not in _LOCAL_OPTIONS and _plain(value) != defaults.get(name)
+        if name not in _LOCAL_OPTIONS
+        and (list(value) if isinstance(value, tuple) else value) != defaults.get(name)
     ]
     found = [item.problem(local[item.name]) for item in declared(JobOptions) if item.name in local]
     refuse(f"this cannot be launched with backend={LOCAL!r}", [*problems, *filter(None, found)])
     return JobOptions(**local), LOCAL
-
-
-def _plain(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _checked_key(key: str) -> str:
-    if re.fullmatch(r"[0-9a-f]{64}", key):
-        return key
-    raise ParameterError(
-        what="this is not the key of a launch",
-        which="key",
-        seen=f"{len(key)} characters, not 64 hexadecimal digits",
-        do="Print handle.key on the machine of the launch.",
-    )

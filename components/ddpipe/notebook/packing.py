@@ -11,7 +11,7 @@ import sysconfig
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -92,7 +92,10 @@ def _function(work: Callable[..., object], arguments: Mapping[str, object]) -> C
         inspect.signature(work).bind(**arguments)
     except TypeError as error:
         raise _refused(name, f"it cannot be called with these arguments: {error}", "Correct args.") from error
-    with _by_value(_own_modules()):
+    with ExitStack() as stack:
+        for module in _own_modules():
+            cloudpickle.register_pickle_by_value(module)
+            stack.callback(cloudpickle.unregister_pickle_by_value, module)
         try:
             content = cloudpickle.dumps((work, dict(arguments)))
         except Exception as error:  # pickling an object may raise anything
@@ -108,17 +111,13 @@ def _captured(work: FunctionType, seen: set[FunctionType]) -> Iterator[str]:
     seen.add(work)
     found = inspect.getclosurevars(work)
     variables = {**found.globals, **found.nonlocals}
+    shipped = {"__main__", *(module.__name__ for module in _own_modules())}
     for value in variables.values():
-        if isinstance(value, FunctionType) and value not in seen and _is_shipped(value):
+        if isinstance(value, FunctionType) and value not in seen and value.__module__ in shipped:
             yield from _captured(value, seen)
     others = {name: value for name, value in variables.items() if not isinstance(value, FunctionType)}
     for problem in _problems("variable", others):
         yield f"{problem} (used by {work.__name__})"
-
-
-def _is_shipped(function: FunctionType) -> bool:
-    module = sys.modules.get(function.__module__)
-    return function.__module__ == "__main__" or (module is not None and module in _own_modules())
 
 
 def _problems(kind: str, values: Mapping[str, object]) -> Iterator[str]:
@@ -147,15 +146,6 @@ def _own_modules() -> list[ModuleType]:
         and not _INSTALLED.intersection(path.relative_to(here).parts)
         and not any(folder in path.parents for folder in (installed, package))
     ]
-
-
-@contextmanager
-def _by_value(modules: Sequence[ModuleType]) -> Iterator[None]:
-    with ExitStack() as stack:
-        for module in modules:
-            cloudpickle.register_pickle_by_value(module)
-            stack.callback(cloudpickle.unregister_pickle_by_value, module)
-        yield
 
 
 def _source(work: FunctionType) -> str:

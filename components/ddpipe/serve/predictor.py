@@ -158,8 +158,11 @@ class Predictor:
         return Preprocessor(self.signature.shape, self.signature.preprocessing)
 
     def _read(self, preprocessor: Preprocessor, image: Given | ImageFile) -> _Read:
-        if isinstance(image, np.ndarray) and self._is_own(image):
-            return _Read("array", image.reshape(self.signature.shape))
+        shape = self.signature.shape
+        # An array of the model's own shape; gray images may lack the axis of channels.
+        own = {shape, shape[:2] if shape[2] == 1 else shape}
+        if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.shape in own:
+            return _Read("array", image.reshape(shape))
         file = image if isinstance(image, ImageFile) else self._file(image)
         try:
             data = file.read()
@@ -167,11 +170,6 @@ class Predictor:
                 return _Read(file.name, preprocessor.pixels(data), tuple(preprocessor.unusual(data)))
         except Unreadable as error:
             return _Read(file.name, None, problem=str(error))
-
-    def _is_own(self, pixels: NDArray[np.uint8]) -> bool:
-        """Whether an array has the model's own shape; gray images may lack the axis of channels."""
-        shape = self.signature.shape
-        return pixels.dtype == np.uint8 and pixels.shape in {shape, shape[:2] if shape[2] == 1 else shape}
 
     def _file(self, image: Given) -> ImageFile:
         match image:

@@ -165,7 +165,10 @@ def register(
         try:
             return asyncio.run(asyncio.wait_for(_registered(client, entry, registry), LIMIT))
         except (ApiException, ClientError, TimeoutError, OSError, ValidationError, ValueError) as error:
-            if seconds is None or not _may_pass(error):
+            may_pass = isinstance(error, (ClientError, TimeoutError, OSError))
+            if isinstance(error, ApiException):
+                may_pass = error.status in _CONFLICT or (error.status or 0) >= _BUSY
+            if seconds is None or not may_pass:
                 raise _failed(entry, registry, error) from error
             pause(seconds)
     raise AssertionError  # the last attempt returns or raises
@@ -215,13 +218,6 @@ def _configuration(registry: str, environment: Mapping[str, str]) -> Configurati
             do=f"Correct {TOKEN}, or unset it for a registry without a login.",
         ) from error
     return Configuration(host=registry.rstrip("/"), access_token=token)
-
-
-def _may_pass(error: Exception) -> bool:
-    """Whether the same request may succeed a little later."""
-    if isinstance(error, ApiException):
-        return error.status in _CONFLICT or (error.status or 0) >= _BUSY
-    return isinstance(error, (ClientError, TimeoutError, OSError))
 
 
 def _failed(entry: RegistryEntry, registry: str, error: Exception) -> NotRegistered:

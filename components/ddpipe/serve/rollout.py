@@ -54,7 +54,10 @@ def look(cluster: Cluster, made: Mapping[str, Any], *, kserve: bool) -> RolloutS
     name = f"{service}-predictor" if kserve else service
     found = readable(lambda: cluster.get(DEPLOYMENTS.path(cluster.namespace, name)))
     if found is None or _arguments(found["spec"]["template"]["spec"]) != _expected(made, kserve=kserve):
-        return RolloutState(ready=False, seen=_conditions(made) or "the controller has not made its pods yet")
+        conditions = made.get("status", {}).get("conditions", ())
+        texts = filter(None, (_text(one) for one in conditions if one["status"] == "False"))
+        objected = "; ".join(texts)[:LONGEST_TEXT]  # what the object's own controller objects to
+        return RolloutState(ready=False, seen=objected or "the controller has not made its pods yet")
     status, wanted = found.get("status", {}), found["spec"]["replicas"]
     # Until then the numbers are those of the previous model.
     if status.get("observedGeneration", 0) < found["metadata"]["generation"]:
@@ -107,13 +110,6 @@ def _failures(status: Mapping[str, Any]) -> Iterator[str]:
     for condition in status.get("conditions", ()):
         if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
             yield _text(condition)
-
-
-def _conditions(found: Mapping[str, Any]) -> str:
-    """What an object's own controller objects to."""
-    conditions = found.get("status", {}).get("conditions", ())
-    texts = [_text(one) for one in conditions if one["status"] == "False"]
-    return "; ".join(filter(None, texts))[:LONGEST_TEXT]
 
 
 def _text(state: Mapping[str, Any]) -> str:

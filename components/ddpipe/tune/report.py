@@ -109,7 +109,9 @@ def learning_curves(trials: Sequence[Trial], best: Trial, title: str) -> str:
     """The score of each epoch of each trial; the best trial in color."""
 
     def draw(axes: Axes) -> None:
-        for trial in _foremost(trials):
+        # The worst first, so that better ones are drawn over them.
+        scored = [trial for trial in trials if trial.score is not None]
+        for trial in sorted(scored, key=lambda one: (one.score or 0, -one.number))[-MOST:]:
             if trial.number != best.number and trial.curve:
                 _curve(axes, trial, QUIET, "")
         _curve(axes, best, TRAIN, f"trial {best.number}")
@@ -123,12 +125,6 @@ def learning_curves(trials: Sequence[Trial], best: Trial, title: str) -> str:
 def _curve(axes: Axes, trial: Trial, color: str, label: str) -> None:
     epochs = range(1, len(trial.curve) + 1)
     axes.plot(epochs, trial.curve, color=color, label=label, linewidth=1.2, marker="o", markersize=2.5)
-
-
-def _foremost(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials with a score, the worst first, so that better ones are drawn over them."""
-    scored = [trial for trial in trials if trial.score is not None]
-    return sorted(scored, key=lambda trial: (trial.score or 0, -trial.number))[-MOST:]
 
 
 def render(found: Findings) -> str:

@@ -67,7 +67,11 @@ class Search:
                 self._begin_more()
                 pause.wait(_LOOK_SECONDS)
         finally:
-            self._stop_all()
+            for process in self.running.values():
+                with suppress(OSError):
+                    process.stop()
+            for process in self.running.values():
+                process.wait()
         trials = self.trials()
         return trials, self._best(trials)
 
@@ -88,16 +92,11 @@ class Search:
             and len(trials) < self.options.trials
             and failed <= MAX_FAILED
         ):
-            values = self._proposed()
+            values = self.space.of(self.recipe)  # of the first trial, so that nothing gets worse
+            if trials or values not in self.space:
+                values = proposed(self.space, self.options.sampler, self.recipe.seed, trials)
             self._start(self.ledger.begin(values), values)
             trials = self.ledger.trials()
-
-    def _proposed(self) -> dict[str, Any]:
-        """The values of the next trial; the first one has those of the recipe, so that nothing gets worse."""
-        past, own = self.ledger.trials(), self.space.of(self.recipe)
-        if not past and own in self.space:
-            return own
-        return proposed(self.space, self.options.sampler, self.recipe.seed, past)
 
     def _start(self, number: int, values: Mapping[str, Any]) -> None:
         try:
@@ -164,13 +163,6 @@ class Search:
             *(number, trial.state, sum(one.state != "running" for one in trials), self.options.trials),
             *(score, written(trial.values), trial.seconds, so_far),
         )
-
-    def _stop_all(self) -> None:
-        for process in self.running.values():
-            with suppress(OSError):
-                process.stop()
-        for process in self.running.values():
-            process.wait()
 
     def _best(self, trials: Sequence[Trial]) -> Trial:
         failed, best = [trial for trial in trials if trial.state == "failed"], best_of(trials)

@@ -62,17 +62,11 @@ def _distribution(item: Dimension) -> BaseDistribution:
 def proposed(space: Space, sampler: str, seed: int, past: Sequence[FrozenTrial]) -> dict[str, Any]:
     """The values of the next trial; the same for the same trials so far."""
     own_seed = int.from_bytes(hashlib.sha256(f"{seed} {len(past)}".encode()).digest()[:4])
-    study = _study(sampler=_sampler(Sampler(sampler), own_seed), past=past)
-    values = study.ask(distributions(space)).params
+    own: BaseSampler = RandomSampler(seed=own_seed)
+    if sampler != Sampler.RANDOM:
+        own = TPESampler(n_startup_trials=STARTUP, multivariate=True, constant_liar=True, seed=own_seed)
+    values = _study(sampler=own, past=past).ask(distributions(space)).params
     return {item.name: _rounded(item, values[item.name]) for item in space.dimensions}
-
-
-def _sampler(kind: Sampler, seed: int) -> BaseSampler:
-    if kind is Sampler.RANDOM:
-        return RandomSampler(seed=seed)
-    if kind.needs_katib:
-        raise ValueError(f"Optuna is not used for {kind}")
-    return TPESampler(n_startup_trials=STARTUP, multivariate=True, constant_liar=True, seed=seed)
 
 
 def _rounded(item: Dimension, value: Any) -> Any:  # noqa: ANN401 - of the hyperparameter's own type
