@@ -24,7 +24,7 @@ from ddpipe.form import as_option, spelled
 from ddpipe.processes.machine import STOPS, clean_up_and_leave, search_rarely
 
 COMMANDS = {
-    "run": ("run", "Images to a model, on this machine.", "run photos --minutes 10"),
+    "run": ("run_steps", "Images to a model, on this machine.", "run photos --minutes 10"),
     "tune": ("tune", "Search hyperparameters.", "tune photos --search learning_rate --trials 20"),
     "prepare": ("data", "Raw data to a dataset version.", "prepare photos"),
     "data": ("data", "Dataset versions: ls, show, verify, diff.", "data show photos"),

@@ -20,16 +20,14 @@ Values = Mapping[str, Any]
 def problems(groups: Iterable[type[Parameters]], values: Values, given: Collection[str]) -> list[str]:
     """Everything that is wrong with the values of a run; nothing if they are valid."""
     groups = tuple(groups)
-    used = with_preset(values, given) if PresetOptions in groups else values
-    found = dict.fromkeys(problem for group in groups for problem in group.problems_in(used))
-    return list(found) or _of_search(groups, used, given)
-
-
-def with_preset(values: Values, given: Collection[str]) -> dict[str, Any]:
-    """The values, with those of the chosen preset for hyperparameters that the user did not set."""
-    preset = PRESETS.get(values.get("preset", ""))
+    preset = PRESETS.get(values.get("preset", "")) if PresetOptions in groups else None
     chosen = preset.values if preset else {}
-    return {**values, **{name: value for name, value in chosen.items() if name not in given}}
+    used = {**values, **{name: value for name, value in chosen.items() if name not in given}}
+    found = dict.fromkeys(problem for group in groups for problem in group.problems_in(used))
+    # The space of a search is around the recipe, unless that is in a file.
+    if found or not {SearchOptions, Recipe} <= set(groups) or used.get("recipe"):
+        return list(found)
+    return problems_of(SearchOptions.from_run_values(used).search, Recipe.from_run_values(used), given)
 
 
 def set_in_form(values: Values) -> set[str]:
@@ -40,10 +38,3 @@ def set_in_form(values: Values) -> set[str]:
     """
     items = [item for item in declared(Recipe) if item.name in values]
     return {item.name for item in items if not item.alone or values[item.name] != item.default}
-
-
-def _of_search(groups: tuple[type[Parameters], ...], values: Values, given: Collection[str]) -> list[str]:
-    """What is wrong with the space of a search around the recipe, unless that is in a file."""
-    if not {SearchOptions, Recipe} <= set(groups) or values.get("recipe"):
-        return []
-    return problems_of(SearchOptions.from_run_values(values).search, Recipe.from_run_values(values), given)

@@ -1,4 +1,4 @@
-"""`ddpipe train|evaluate|gate|export`: the steps of a run after `ddpipe prepare`, one at a time."""
+"""`ddpipe run|train|evaluate|gate|export`: a run as a whole, and its steps after `ddpipe prepare`."""
 
 from __future__ import annotations
 
@@ -6,16 +6,48 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import click
+
 from ddpipe import workflow
-from ddpipe.api import train_alone
-from ddpipe.commands.options import given_names
+from ddpipe.api import RUN_GROUPS, planned, resumed_by, train_alone
+from ddpipe.commands import json_option, print_result, same_command
+from ddpipe.commands.options import SectionedCommand, given_names, options
 from ddpipe.commands.results import Classification, CommandOutcome, Document, EventFiles, Page, Scores
 from ddpipe.commands.step import step_command
+from ddpipe.errors import ParameterError
 from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
 from ddpipe.export import ExportSpec
 from ddpipe.runs import RunOptions
 from ddpipe.steps import EVALUATE, EXPORT, GATE, TRAIN_ANYWHERE
 from ddpipe.storage import read_uri
+
+
+@click.command("run", cls=SectionedCommand)
+@click.argument("path", required=False)
+@options(*RUN_GROUPS, without=("run_id",), brief=True)
+@json_option
+def run_command(path: str | None, **given: Any) -> None:
+    """Run the whole pipeline on this machine: prepare, train, evaluate, export, report.
+
+    PATH is the raw data: a folder, a file or s3://bucket/prefix, the same as --source-path.
+    """
+    given = with_path(path, given)
+    plan = planned(given, given_names(given))
+    with resumed_by("run", plan.run, given["run"], same_command()):
+        finished = plan.carry_out()
+    print_result(finished.to_dict(), finished.text())
+
+
+def with_path(path: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, with the raw data of the argument PATH as their source path."""
+    if path and given["source_path"] not in {"", path}:
+        raise ParameterError(
+            what="the run cannot start",
+            which=path,
+            seen=f"`source_path` names other data: {given['source_path']}",
+            do="Give one of them.",
+        )
+    return {**given, **({"source_path": path} if path else {})}
 
 
 @step_command(TRAIN_ANYWHERE)

@@ -7,9 +7,9 @@ that the task launches: resources, node selector and tolerations as such, the re
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,12 @@ Values = dict[str, Any]
 _OBJECTS = ("resources", "affinity", "nodeSelector")
 _LISTS = ("env", "tolerations", "volumes", "volumeMounts")
 _TYPED = {"cpu", "memory"}  # resources that are options of their own
+_OPTIONS = Parameter(
+    name="options",
+    kind=dict,
+    default={},
+    help="One JSON object of option names (with underscores) and values, or @FILE with such an object.",
+)
 # The parameters that --check may name.
 _LATER = {item.name: item for step in LATER for item in step.parameters}
 
@@ -53,16 +59,39 @@ def step_command(
     All problems with the step's parameters, and with those of later steps given by --check, are reported
     together before the function is called. A parameter in --options counts as if it had its own option.
     """
+    names = (*(result.name for result in step.results), V1_METRICS, V1_UI)
 
     def decorate(body: Callable[..., CommandOutcome | None]) -> click.Command:
         @click.command(step.command[-1], cls=SectionedCommand, help=step.help, **settings)
         @options(*step.groups, brief=True)
-        @_more_option
-        @_check_option
-        @_write_option(step)
-        @_executor_option
+        @declared_option(_OPTIONS, ENGINES, common=False)
+        @engine_option(
+            "--check",
+            nargs=2,
+            multiple=True,
+            metavar="NAME VALUE",
+            help="Parameter of a later step, or an object of several (train_options), to validate before any "
+            "work; repeatable.",
+        )
+        @engine_option(
+            "--write",
+            type=(click.Choice(names), click.Path(dir_okay=False, path_type=Path)),
+            multiple=True,
+            expose_value=False,
+            callback=partial(_remember, WRITE),
+            metavar="NAME PATH",
+            help=f"Write one result to a file; repeatable. NAME is one of: {', '.join(names)}.",
+        )
+        @engine_option(
+            "--executor-input",
+            expose_value=False,
+            callback=partial(_remember, EXECUTOR),
+            metavar="JSON",
+            help="KFP 2's executor input: the task's settings for its job, and where to write metadata of "
+            "outputs.",
+        )
         @json_option
-        @functools.wraps(body)
+        @wraps(body)
         def command(
             options: Values, check: tuple[tuple[str, str], ...], subject: str | None = None, **given: Any
         ) -> None:
@@ -124,58 +153,12 @@ def _concerns(group: type[Parameters], values: Values) -> bool:
     return required <= values.keys() and any(item.name in values for item in items)
 
 
-_more_option = declared_option(
-    Parameter(
-        name="options",
-        kind=dict,
-        default={},
-        help="One JSON object of option names (with underscores) and values, or @FILE with such an object.",
-    ),
-    ENGINES,
-    common=False,
-)
-
-_check_option = engine_option(
-    "--check",
-    nargs=2,
-    multiple=True,
-    metavar="NAME VALUE",
-    help="Parameter of a later step, or an object of several (train_options), to validate before any work; "
-    "repeatable.",
-)
-
-
-def _remember(key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
-    def remember(ctx: click.Context, _option: click.Parameter, value: Any) -> None:
-        for _, path in value if key == WRITE else ():  # before any work
-            split_uri(str(path))[0].check_writable()
-        if value:
-            ctx.meta[SPELLING] = str
-        ctx.meta[key] = value
-
-    return remember
-
-
-def _write_option(step: Step) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    names = (*(result.name for result in step.results), V1_METRICS, V1_UI)
-    return engine_option(
-        "--write",
-        type=(click.Choice(names), click.Path(dir_okay=False, path_type=Path)),
-        multiple=True,
-        expose_value=False,
-        callback=_remember(WRITE),
-        metavar="NAME PATH",
-        help=f"Write one result to a file; repeatable. NAME is one of: {', '.join(names)}.",
-    )
-
-
-_executor_option = engine_option(
-    "--executor-input",
-    expose_value=False,
-    callback=_remember(EXECUTOR),
-    metavar="JSON",
-    help="KFP 2's executor input: the task's settings for its job, and where to write metadata of outputs.",
-)
+def _remember(key: str, ctx: click.Context, _option: click.Parameter, value: Any) -> None:
+    for _, path in value if key == WRITE else ():  # before any work
+        split_uri(str(path))[0].check_writable()
+    if value:
+        ctx.meta[SPELLING] = str
+    ctx.meta[key] = value
 
 
 def with_task_config(settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

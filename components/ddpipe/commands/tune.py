@@ -25,7 +25,7 @@ from ddpipe.api import (
 from ddpipe.commands import KATIB, json_option, on_option, print_result, same_command
 from ddpipe.commands.options import SectionedCommand, given_names, options
 from ddpipe.commands.results import CommandOutcome, Scores
-from ddpipe.commands.run import with_path
+from ddpipe.commands.run_steps import with_path
 from ddpipe.commands.step import step_command
 from ddpipe.data.manifest import load_manifest
 from ddpipe.errors import Interrupted, ParameterError
