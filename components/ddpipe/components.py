@@ -132,11 +132,9 @@ class StepComponent(ContainerComponent):  # type: ignore[misc]
 
 
 def _identity() -> dict[str, str]:
-    """What identifies a task among all others, the same for every attempt.
-
-    A job belongs to run ID + task ID + step: the engine's task ID is that of the enclosing group, which
-    differs between loop iterations but not between siblings, whose names differ.
-    """
+    """What identifies a task among all others, the same for every attempt."""
+    # A job belongs to run ID + task ID + step: the engine's task ID is that of the enclosing group, which
+    # differs between loop iterations but not between siblings, whose names differ.
     pipeline = Pipeline.get_default_pipeline()
     return {
         "run_id": dsl.PIPELINE_JOB_ID_PLACEHOLDER,

@@ -85,10 +85,8 @@ def _tree(kind: type[DdpipeError]) -> dict[str, type[DdpipeError]]:
 
 
 def visible(text: str) -> str:
-    """What a terminal may show of text from elsewhere: names of files and classes, answers of servers, logs.
-
-    Colors go; what else controls a terminal, or the order of a text, is escaped.
-    """
+    """What a terminal may show of text from elsewhere: names of files, answers of servers, lines of logs."""
+    # Colors go; what else controls a terminal, or the order of a text, is escaped.
     return "".join(
         char.encode("unicode_escape").decode()
         if (category(char) in {"Cc", "Cs"} and char not in "\n\t") or char in BIDIRECTIONAL

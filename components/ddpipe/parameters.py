@@ -192,11 +192,9 @@ def parameter(
     common: bool = False,
     typical: Typical | None = None,
 ) -> Any:  # noqa: ANN401
-    """A field of a dataclass of parameters: see `Parameter`.
-
-    With `compare=False`, the result does not depend on its value. With `form`, it has a field of its own in a
-    pipeline's form; otherwise it is part of its group's `others`.
-    """
+    """A field of a dataclass of parameters: see `Parameter`."""
+    # With `compare=False`, the result does not depend on its value. With `form`, it has a field of its own in
+    # a pipeline's form; otherwise it is part of its group's `others`.
     shown = {"alone": bool(form), "common": common or bool(form)}
     metadata = {
         "default": default,

@@ -149,11 +149,9 @@ def unchanged_since(run: Run, keys: ReuseKeys) -> Earlier | None:
 
 
 def with_latest_weights(run: Run, recipe: Recipe, keys: ReuseKeys, dataset: str) -> Recipe:
-    """The recipe with the URI of a model in place of `latest`, the same one for every attempt of the run.
-
-    Without an earlier model, or with one that was trained on images that are to judge this one, training
-    starts as if `latest` were not given.
-    """
+    """The recipe with the URI of a model in place of `latest`, the same one for every attempt of the run."""
+    # Without an earlier model, or with one that was trained on images that are to judge this one, training
+    # starts as if `latest` were not given.
     if recipe.warm_start != LATEST:
         return recipe
     store = open_store(run.uri)

@@ -131,11 +131,9 @@ class Run:
 
     @contextmanager
     def step(self, name: str) -> Iterator[dict[str, Any]]:
-        """Record how a step ends: its time and the yielded facts, or its error.
-
-        The record is `<run>/steps/<name>.json`; running the step again replaces it. A run whose very first
-        input is rejected leaves no record, and so no folder.
-        """
+        """Record how a step ends: its time and the yielded facts, or its error."""
+        # The record is `<run>/steps/<name>.json`; running the step again replaces it. A run whose very first
+        # input is rejected leaves no record, and so no folder.
         facts: dict[str, Any] = {}
         with suppress(CorruptObject):  # it is replaced; a newer one is not
             self.facts(name)

@@ -46,10 +46,8 @@ def _stop_without(parent: int) -> None:
 
 @contextmanager
 def _error_file_kept() -> Iterator[None]:
-    """Write the error into the existing file: torch would remove it first.
-
-    A pod's termination log can be written but not removed, and the error would be lost.
-    """
+    """Write the error into the existing file: torch would remove it first."""
+    # A pod's termination log can be written but not removed, and the error would be lost.
     given = os.environ.get(_ERROR_FILE)
     if not given:
         yield

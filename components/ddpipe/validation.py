@@ -31,10 +31,8 @@ def problems(groups: Iterable[type[Parameters]], values: Values, given: Collecti
 
 
 def set_in_form(values: Values) -> set[str]:
-    """The hyperparameters that the user of a form set.
-
-    A field of its own always has a value, and counts if that is not the default; an option in an object is
-    there because the user wrote it.
-    """
+    """The hyperparameters that the user of a form set."""
+    # A field of its own always has a value, and counts if that is not the default; an option in an object is
+    # there because the user wrote it.
     items = [item for item in declared(Recipe) if item.name in values]
     return {item.name for item in items if not item.alone or values[item.name] != item.default}

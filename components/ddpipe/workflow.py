@@ -40,10 +40,8 @@ _log = logging.getLogger(__name__)
 
 
 def helpers(options: EncodeOptions) -> Helpers | None:
-    """The pods that encode for a prepare; None if it works alone.
-
-    SIGTERM deletes their job and ends this process.
-    """
+    """The pods that encode for a prepare; None if it works alone."""
+    # SIGTERM deletes their job and ends this process.
     if not options.encode_nodes:
         return None
     from ddpipe.prepare.sharing import Helpers
@@ -112,10 +110,8 @@ def _use(run: Run, facts: dict[str, Any], uri: str, manifest: DatasetManifest, *
 def train(
     run: Run, dataset: str, recipe: Recipe, options: TrainOptions, owner: Owner, *, reuse: bool = False
 ) -> dict[str, Any]:
-    """Train on this machine or in a job on the cluster, from the run's last checkpoint if there is one.
-
-    With a job, SIGTERM deletes the job and ends this process.
-    """
+    """Train on this machine or in a job on the cluster, from the run's last checkpoint if there is one."""
+    # With a job, SIGTERM deletes the job and ends this process.
     with run.step("train") as facts:
         from ddpipe.reuse import reuse_keys, unchanged_since, with_latest_weights
 
@@ -226,10 +222,8 @@ def gate(run: Run, dataset: str, spec: GateSpec) -> Verdict:
 
 
 def export(run: Run, dataset: str, network: str = "", spec: ExportSpec | None = None) -> ModelPackage:
-    """Export the run's evaluated model, write the whole report, and make the run available to later ones.
-
-    If the gate decided so, the package becomes a version of the model, and the champion.
-    """
+    """Export the run's evaluated model, write the whole report, and make the run available to later ones."""
+    # If the gate decided so, the package becomes a version of the model, and the champion.
     evaluated = run.origin("evaluate")
     with run.step("export") as facts:
         if evaluated != run:

@@ -208,10 +208,8 @@ def _json(text: str) -> Any:
 
 
 def given_names(values: Mapping[str, Any]) -> set[str]:
-    """The hyperparameters that the user set.
-
-    An engine passes every parameter that has an option of its own: one that has its default was not set.
-    """
+    """The hyperparameters that the user set."""
+    # An engine passes every parameter that has an option of its own: one that has its default was not set.
     context = click.get_current_context()
     defaults, by_engine = Recipe().to_dict(), called_by_engine()
     return {

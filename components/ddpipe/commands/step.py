@@ -54,11 +54,9 @@ _LATER = {item.name: item for step in LATER for item in step.parameters}
 def step_command(
     step: Step, **settings: Any
 ) -> Callable[[Callable[..., CommandOutcome | None]], click.Command]:
-    """The command of a step, from a function of its parameters' values by name.
-
-    All problems with the step's parameters, and with those of later steps given by --check, are reported
-    together before the function is called. A parameter in --options counts as if it had its own option.
-    """
+    """The command of a step, from a function of its parameters' values by name."""
+    # All problems with the step's parameters, and with those of later steps given by --check, are reported
+    # together before the function is called. A parameter in --options counts as if it had its own option.
     names = (*(result.name for result in step.results), V1_METRICS, V1_UI)
 
     def decorate(body: Callable[..., CommandOutcome | None]) -> click.Command:
@@ -143,11 +141,9 @@ def _problems(step: Step, values: Values, options: Values, check: Mapping[str, s
 
 
 def _concerns(group: type[Parameters], values: Values) -> bool:
-    """Whether the pipeline has a step with this group.
-
-    Groups share parameters: the storage endpoint is the job's and also the service's. A pipeline without a
-    service does not name what the service requires.
-    """
+    """Whether the pipeline has a step with this group."""
+    # Groups share parameters: the storage endpoint is the job's and also the service's. A pipeline without a
+    # service does not name what the service requires.
     items = declared(group)
     required = {item.name for item in items if item.required}
     return required <= values.keys() and any(item.name in values for item in items)

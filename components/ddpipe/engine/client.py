@@ -185,11 +185,9 @@ def quoted(identity: str) -> str:
 
 
 def _within(seconds: float, which: str, act: Callable[[], T]) -> T:
-    """The result of `act`, or an error after so many seconds.
-
-    The time limit of a connection starts again with every byte, so a server that sends one per second would
-    never reach it. The thread that reads it is left behind, and ends with the process.
-    """
+    """The result of `act`, or an error after so many seconds."""
+    # The time limit of a connection starts again with every byte, so a server that sends one per second would
+    # never reach it. The thread that reads it is left behind, and ends with the process.
     results: Queue[tuple[T | None, BaseException | None]] = Queue(1)
 
     def run() -> None:

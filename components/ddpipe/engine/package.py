@@ -98,11 +98,9 @@ def steps_of(spec: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def publish(engine: Engine, package: Package, pipeline: str = "") -> PipelineVersion:
-    """Upload a package, unless the server has this content already.
-
-    The hash of its content is the version's name, so the same content is always the same version; an upload
-    that died half-way is found and completed.
-    """
+    """Upload a package, unless the server has this content already."""
+    # The hash of its content is the version's name, so the same content is always the same version; an upload
+    # that died half-way is found and completed.
     name = pipeline or package.name
     pipeline_id = _pipeline(engine, name) or _create(engine, name, package.help)
     if found := _version(engine, pipeline_id, package.version):

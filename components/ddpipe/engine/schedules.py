@@ -66,10 +66,8 @@ class Schedule:
 
 
 def cron(text: str) -> Trigger:
-    """A trigger from the five fields of a crontab, or from six with seconds first.
-
-    The server would take five fields for seconds to month: the seconds are added here. It checks the rest.
-    """
+    """A trigger from the five fields of a crontab, or from six with seconds first."""
+    # The server would take five fields for seconds to month: the seconds are added here. It checks the rest.
     fields = text.split()
     if len(fields) not in {_FIELDS, _FIELDS + 1}:
         raise _no_time("--cron", f"{text!r} has neither 5 fields (minute first) nor 6 (second first)")
@@ -85,11 +83,10 @@ def interval(text: str) -> Trigger:
 
 
 def put(engine: Engine, name: str, trigger: Trigger, request: Request) -> tuple[Schedule, bool]:
-    """Create or update the schedule of this name; also returns whether anything changed.
-
-    The API has no update: the new schedule is created before the old one is deleted, so that there is always
-    one. A second call repairs what a call that died in between has left. A disabled schedule stays disabled.
-    """
+    """Create or update the schedule of this name; also returns whether anything changed."""
+    # The API has no update: the new schedule is created before the old one is deleted, so that there is
+    # always one. A second call repairs what a call that died in between has left. A disabled schedule stays
+    # disabled.
     experiment = experiment_id(engine, request.experiment)
     before = [
         item

@@ -191,10 +191,8 @@ def _status(
 
 
 def _judged(item: Object, container: str) -> str:
-    """The container whose end is the trial's: Katib's own, if it fails after the training has succeeded.
-
-    It fails, for instance, when Katib's database does not answer: the trial then has no score.
-    """
+    """The container whose end is the trial's: Katib's own, if it fails after the training has succeeded."""
+    # It fails, for instance, when Katib's database does not answer: the trial then has no score.
     states = (item.get("status") or {}).get("containerStatuses") or ()
     codes = {one["name"]: one.get("state", {}).get("terminated", {}).get("exitCode") for one in states}
     return _COLLECTOR if codes.get(container) == 0 and codes.get(_COLLECTOR) else container

@@ -134,10 +134,8 @@ def annotate(manifest: dict[str, Any], job: TrainingJob) -> dict[str, Any]:
 
 
 def owner_of(found: Mapping[str, Any]) -> Owner | None:
-    """The step that created this object; None if ddpipe did not, even if its labels say so.
-
-    Labels can be copied; a name that is the hash of the annotated owner was created here.
-    """
+    """The step that created this object; None if ddpipe did not, even if its labels say so."""
+    # Labels can be copied; a name that is the hash of the annotated owner was created here.
     try:
         owner = Owner.of_key(found["metadata"]["annotations"][OWNER])
     except (KeyError, ValueError):

@@ -59,10 +59,8 @@ class Preflight(StrEnum):
 
 
 def s3_environment(secret: str, endpoint: str) -> list[dict[str, Any]]:
-    """Variables of a container that uses an object store: credentials are keys of a secret, never values.
-
-    Without a secret they come from elsewhere, such as the pod's role.
-    """
+    """Variables of a container that uses an object store: credentials are keys of a secret, never values."""
+    # Without a secret they come from elsewhere, such as the pod's role.
     keys = {"AWS_ACCESS_KEY_ID": "accesskey", "AWS_SECRET_ACCESS_KEY": "secretkey"}
     named = {} if secret in {"", NO_SECRET} else keys
     return [

@@ -116,10 +116,8 @@ def _group(job: TrainingJob) -> list[dict[str, Any]]:
 
 
 def _meeting(job: TrainingJob) -> list[dict[str, Any]]:
-    """Where the pods meet to agree on their ranks, which no field of a pod contains if there is a master.
-
-    Ranks follow the order of host names, in which the master is first.
-    """
+    """Where the pods meet to agree on their ranks, which no field of a pod contains if there is a master."""
+    # Ranks follow the order of host names, in which the master is first.
     values = {
         "PET_RDZV_BACKEND": "c10d",
         "PET_RDZV_ENDPOINT": f"{job.name}-master-0:{MEETING_PORT}",

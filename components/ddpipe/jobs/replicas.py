@@ -140,11 +140,9 @@ def _ending(terminated: Object, container: str) -> Ending:
 
 
 def _culprit(pod: Object, main: Object, container: str) -> Object:
-    """The container whose end is the pod's: the one that trains, unless only another one has failed.
-
-    An init container that fails keeps it from starting. A sidecar that fails makes the pod fail, for every
-    kind of job, though the one that trains has succeeded.
-    """
+    """The container whose end is the pod's: the one that trains, unless only another one has failed."""
+    # An init container that fails keeps it from starting. A sidecar that fails makes the pod fail, for every
+    # kind of job, though the one that trains has succeeded.
     status = pod.get("status", {})
     others = status.get("initContainerStatuses") or ()
     if _has_begun(main) or main.get("lastState"):
@@ -175,10 +173,8 @@ def _removal(pod: Object, main: Object) -> str:
 
 
 def _deletion_requested(metadata: Object) -> float:
-    """When its deletion was requested, in seconds since 1970; 0 means never.
-
-    A deletion timestamp is the end of the grace period.
-    """
+    """When its deletion was requested, in seconds since 1970; 0 means never."""
+    # A deletion timestamp is the end of the grace period.
     if "deletionTimestamp" not in metadata:
         return 0
     limit = datetime.fromisoformat(metadata["deletionTimestamp"]).timestamp()
@@ -186,11 +182,9 @@ def _deletion_requested(metadata: Object) -> float:
 
 
 def _ended_before(requested: float, main: Object) -> bool:
-    """Whether the container had ended by itself before the request, as when an operator cleans up.
-
-    One that waits for its restart has ended before. Times have whole seconds: if both happened in one second,
-    the exit code shows whether a signal ended the container.
-    """
+    """Whether the container had ended by itself before the request, as when an operator cleans up."""
+    # One that waits for its restart has ended before. Times have whole seconds: if both happened in one
+    # second, the exit code shows whether a signal ended the container.
     terminated = main.get("state", {}).get("terminated")
     if not terminated:
         return "running" not in main.get("state", {}) and bool(main.get("lastState", {}).get("terminated"))

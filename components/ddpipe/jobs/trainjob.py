@@ -221,11 +221,9 @@ def _is_fatal(job: TrainingJob, replica: Replica) -> bool:
 
 
 def owns(found: Object, item: Object) -> bool:
-    """Whether a pod is one of this job's present run.
-
-    A pod's owner is a Job of a JobSet, so only its age distinguishes it from the pods of an earlier job of
-    this name, or from the time before this one was suspended.
-    """
+    """Whether a pod is one of this job's present run."""
+    # A pod's owner is a Job of a JobSet, so only its age distinguishes it from the pods of an earlier job of
+    # this name, or from the time before this one was suspended.
     created: str = item["metadata"]["creationTimestamp"]
     return created >= _began(found)
 

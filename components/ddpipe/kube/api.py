@@ -76,12 +76,10 @@ class _Login:
         self.has_answered = False
 
     def again(self) -> None:
-        """Read the credentials again; a half-written token is read once more after the next refusal.
-
-        While a token file is being written it is empty, and a request without a token is anonymous: it would
-        be answered with 403, which is final, in place of 401, which is retried. And a kubeconfig may have
-        been replaced by another cluster's, where objects of the same names are not the ones meant.
-        """
+        """Read the credentials again; a half-written token is read once more after the next refusal."""
+        # While a token file is being written it is empty, and a request without a token is anonymous: it
+        # would be answered with 403, which is final, in place of 401, which is retried. And a kubeconfig may
+        # have been replaced by another cluster's, where objects of the same names are not the ones meant.
         try:
             read = self.log_in()
         except OSError as error:

@@ -90,10 +90,8 @@ def _sums() -> defaultdict[str, defaultdict[str, float]]:
 
 
 def check(pod: Object, count: int, nodes: Sequence[Node], usage: Usage | None) -> NodeFindings:
-    """Whether `count` pods could run at the same time.
-
-    Node affinity is not looked at: a job is never rejected for it.
-    """
+    """Whether `count` pods could run at the same time."""
+    # Node affinity is not looked at: a job is never rejected for it.
     asked = {**requests(pod), _PODS: 1.0}
     selected = [node for node in nodes if _is_selected(pod, node)]
     if not selected:

@@ -127,10 +127,8 @@ class Cluster(Protocol):
 
 
 def whole_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines in `pieces`, without their ends; a last one that has no end was cut, and is dropped.
-
-    Every byte is looked at once, however small the pieces are.
-    """
+    """The lines in `pieces`, without their ends; a last one that has no end was cut, and is dropped."""
+    # Every byte is looked at once, however small the pieces are.
     parts: list[bytes] = []
     size = 0
     for piece in pieces:

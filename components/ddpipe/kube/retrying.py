@@ -36,10 +36,8 @@ def is_too_large(error: Refused) -> bool:
 
 
 def backoff(longest: float = 2) -> Iterator[float]:
-    """Seconds between attempts: each twice the one before, up to `longest`, and a random part of it off.
-
-    Without the random part, 200 launchers that lost the server at the same moment would all return at once.
-    """
+    """Seconds between attempts: each twice the one before, up to `longest`, and a random part of it off."""
+    # Without the random part, 200 launchers that lost the server at the same moment would all return at once.
     pause = 0.1
     while True:
         yield pause * _JITTER.uniform(0.5, 1)
@@ -51,11 +49,9 @@ def with_retries(
     budget: float | Callable[[], float],
     gave_up: Callable[[ApiError, float], LaunchError] | None = None,
 ) -> T:
-    """The result of `request`, which is retried while the server is away or busy, for `budget` seconds.
-
-    A `Cluster` that is `patient` does so itself. This is for a request whose error has to be judged before it
-    is retried; of several requests in one function, each failure would repeat them all.
-    """
+    """The result of `request`, which is retried while the server is away or busy, for `budget` seconds."""
+    # A `Cluster` that is `patient` does so itself. This is for a request whose error has to be judged before
+    # it is retried; of several requests in one function, each failure would repeat them all.
     began = time.monotonic()
     for pause in backoff():
         try:

@@ -240,11 +240,9 @@ def remove(attempt: Attempt, found: Object) -> None:
 
 
 def await_free_names(attempt: Attempt) -> None:
-    """Wait for the rest of a removed job: an operator that finds old pods takes long to recover.
-
-    Pods that do not end, on a lost node, are waited for no longer than others: they are reported, and the
-    job is created in spite of them.
-    """
+    """Wait for the rest of a removed job: an operator that finds old pods takes long to recover."""
+    # Pods that do not end, on a lost node, are waited for no longer than others: they are reported, and the
+    # job is created in spite of them.
     until = time.monotonic() + _REMOVAL_SECONDS
     for tried, pause in enumerate(backoff()):
         path, selector = PODS.path(attempt.job.namespace), attempt.backend.selector(attempt.job.name)

@@ -154,13 +154,10 @@ def failure(
 
 
 def _when(replica: Replica) -> tuple[float, int, float]:
-    """The time of its failure, to sort by.
-
-    Times have whole seconds. Of failures in one second:
-    a killed replica comes first: others exit by themselves when they lose contact to it;
-    a removed replica comes last: operators remove replicas because another one failed;
-    of two removed replicas the one that ended first comes first.
-    """
+    """The time of its failure, to sort by."""
+    # Times have whole seconds. Of failures in one second: a killed replica comes first: others exit by
+    # themselves when they lose contact to it; a removed replica comes last: operators remove replicas because
+    # another one failed; of two removed replicas the one that ended first comes first.
     ending = replica.failure
     if replica.removed or ending is None:
         return replica.removed_at, 2, failed_at(replica)

@@ -77,12 +77,10 @@ def reduced_to_scheduled(status: JobStatus, nodes: int, least: int, trouble: str
 
 
 def after_loss(job: TrainingJob, replicas: Sequence[Replica]) -> Resize | None:
-    """The resize of an elastic job that failed because it lost a pod; None if that is not the cause.
-
-    A removed pod counts as lost if none had failed by itself before. A pod that fails in the same second
-    lost contact to it: with worker-1 removed at 10:00:05, an exit of worker-0 at 10:00:05 is a consequence,
-    and one at 10:00:04 is the cause.
-    """
+    """The resize of an elastic job that failed because it lost a pod; None if that is not the cause."""
+    # A removed pod counts as lost if none had failed by itself before. A pod that fails in the same second
+    # lost contact to it: with worker-1 removed at 10:00:05, an exit of worker-0 at 10:00:05 is a consequence,
+    # and one at 10:00:04 is the cause.
     removed = [replica for replica in replicas if replica.removed]
     if not job.min_nodes or not removed:
         return None

@@ -171,10 +171,8 @@ def _resized(attempt: Attempt, found: Object, change: Resize) -> Object:
 
 
 def _follow(attempt: Attempt, found: Object, logs: Logs, limits: Limits, *, adopted: bool) -> Ended | Resize:
-    """The job's end, or a reason to create it again.
-
-    A job that is given up while it is active is removed: nobody would follow it.
-    """
+    """The job's end, or a reason to create it again."""
+    # A job that is given up while it is active is removed: nobody would follow it.
     uid: str = found["metadata"]["uid"]
     follower = Follower(
         cluster=attempt.cluster,

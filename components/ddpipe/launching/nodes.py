@@ -82,11 +82,9 @@ def _usage(cluster: Cluster, pod: Object) -> capacity.Usage | None:
 
 
 def _preempts(cluster: Cluster, pod: Object) -> float:
-    """The priority below which pods make way for such a pod.
-
-    A class that may not be read might preempt anything: nothing is then held against the job. A pod without a
-    class has priority 0, or that of the cluster's default class.
-    """
+    """The priority below which pods make way for such a pod."""
+    # A class that may not be read might preempt anything: nothing is then held against the job. A pod without
+    # a class has priority 0, or that of the cluster's default class.
     name = pod.get("priorityClassName")
     if name:
         found: Mapping[str, object] = readable(lambda: cluster.get(f"{PRIORITY_CLASSES}/{name}")) or {}

@@ -97,11 +97,9 @@ class Observer:
             raise trouble.error
 
     def receive(self, seconds: float) -> None:
-        """Take in all messages that have come; wait for the first one for at most this many seconds.
-
-        A message that starts another phase of the job is not mixed with others: a pod that vanished before
-        the job failed may be the cause, one that vanished later is a consequence.
-        """
+        """Take in all messages that have come; wait for the first one for at most this many seconds."""
+        # A message that starts another phase of the job is not mixed with others: a pod that vanished before
+        # the job failed may be the cause, one that vanished later is a consequence.
         with suppress(Empty):
             message = self._waiting or self._inbox.get(timeout=seconds)
             self._waiting = None

@@ -183,10 +183,8 @@ def _found(resource: Resource, phase: Phase, item: Object, owner: Owner) -> tupl
 
 
 def own_pod_path() -> str | None:
-    """The path of the pod that this process runs in; None outside of a cluster.
-
-    The downward API's POD_NAME and POD_NAMESPACE, or Kubeflow Pipelines' KFP_POD_NAME, come first.
-    """
+    """The path of the pod that this process runs in; None outside of a cluster."""
+    # The downward API's POD_NAME and POD_NAMESPACE, or Kubeflow Pipelines' KFP_POD_NAME, come first.
     inside = _NAMESPACE.exists()
     name = (
         os.environ.get("POD_NAME")
@@ -229,11 +227,9 @@ def run_of(item: Object) -> Object | None:
 def runs_over(
     cluster: Cluster, namespace: str, runs: Iterable[Object], most: int | None = None
 ) -> dict[str, bool | None]:
-    """Whether runs are over, by their uid; None where that cannot be known.
-
-    Each run is read once, however many jobs it has, and many workflows are read in one list of those that
-    run: 200 launchers that look for each other's leftovers would send 40,000 requests otherwise.
-    """
+    """Whether runs are over, by their uid; None where that cannot be known."""
+    # Each run is read once, however many jobs it has, and many workflows are read in one list of those that
+    # run: 200 launchers that look for each other's leftovers would send 40,000 requests otherwise.
     left = {run["uid"]: run for run in runs}
     over: dict[str, bool | None] = dict.fromkeys(left)
     workflows = {uid for uid, run in left.items() if run["kind"] == WORKFLOWS.kind}

@@ -131,10 +131,8 @@ class PodHistory:
         return self._replacements + len(self._seen.keys() - present)
 
     def missing(self, found: Object, status: JobStatus) -> int:
-        """How many ranks must have succeeded, but neither were seen to nor are counted by the controller.
-
-        If somebody scales the object, its controller calls the rest a success.
-        """
+        """How many ranks must have succeeded, but neither were seen to nor are counted by the controller."""
+        # If somebody scales the object, its controller calls the rest a success.
         if self._job.success != Success.ALL or self._backend.wanted(found) is None:
             return 0
         return max(0, self._job.nodes - max(len(self._succeeded), status.succeeded))
@@ -239,10 +237,8 @@ class PodHistory:
         return replace(replica, previous=None) if is_forgiven else replica
 
     def _is_broken(self, status: JobStatus, lost: Sequence[Replica]) -> bool:
-        """Whether a pod that must not be restarted was, in effect.
-
-        An operator that sees a pod fail ends the job; one that looks when the pod is gone creates another.
-        """
+        """Whether a pod that must not be restarted was, in effect."""
+        # An operator that sees a pod fail ends the job; one that looks when the pod is gone creates another.
         if status.phase is not Phase.ACTIVE or self._job.restart != Restart.NEVER:
             return False
         ranks = {replica.rank for replica in status.replicas}

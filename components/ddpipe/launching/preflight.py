@@ -161,10 +161,8 @@ def _dry_run(
 
 
 def _dry_run_of_pod(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iterator[Problem]:
-    """What would reject the pods, which the job's object only has as a template: policies, limits, webhooks.
-
-    An account that may not create pods has them judged as the template of a Job: their fields, at least.
-    """
+    """What would reject the pods, of which the job has a template only: policies, limits, webhooks."""
+    # An account that may not create pods has them judged as the template of a Job: their fields, at least.
     pod, name = backend.pod(job), {"name": f"{job.name}-0", "namespace": job.namespace}
     body = {**pod, "metadata": {**pod["metadata"], **name}}
     inner = {**pod, "spec": {**pod["spec"], "restartPolicy": "Never"}}
@@ -283,10 +281,8 @@ def candidates(job: TrainingJob) -> dict[str, Backend]:
 def choose(
     cluster: Cluster, job: TrainingJob, kinds: Mapping[str, Backend], say: Callable[[str], None]
 ) -> Backend:
-    """The first of `kinds` that can run the job here; prints which, and why those before it were rejected.
-
-    A retry takes the backend of the earlier attempt, even if the cluster has changed since.
-    """
+    """The first of `kinds` that can run the job here; prints which, and why those before it were rejected."""
+    # A retry takes the backend of the earlier attempt, even if the cluster has changed since.
     if job.backend != AUTO:
         return kinds[job.backend]
     cluster = cluster.patient(job.limits.outage)

@@ -121,11 +121,9 @@ def _stop(cluster: Cluster, target: Target) -> str:
 
 
 def _looked_up(cluster: Cluster, target: Target) -> tuple[Target, bool]:
-    """The target, without a launcher's pod that does not exist; and whether that is known.
-
-    A server that is busy at this moment is asked again: until then the pod is assumed to exist, or its
-    eviction would be taken for the termination of the run.
-    """
+    """The target, without a launcher's pod that does not exist; and whether that is known."""
+    # A server that is busy at this moment is asked again: until then the pod is assumed to exist, or its
+    # eviction would be taken for the termination of the run.
     try:
         cluster.get(target.launcher or "")
     except ApiError as error:
@@ -134,11 +132,9 @@ def _looked_up(cluster: Cluster, target: Target) -> tuple[Target, bool]:
 
 
 def _is_evicted(cluster: Cluster, target: Target) -> bool:
-    """Whether this pod is removed, or gone, while the run continues.
-
-    An eviction through the API, such as a drain, sets the deletion time before the signal comes. A kubelet
-    that is short of memory, or shuts its node down, sets only a condition, at the time of the signal.
-    """
+    """Whether this pod is removed, or gone, while the run continues."""
+    # An eviction through the API, such as a drain, sets the deletion time before the signal comes. A kubelet
+    # that is short of memory, or shuts its node down, sets only a condition, at the time of the signal.
     if target.launcher is None:
         return False
     until = monotonic() + _NOTICE

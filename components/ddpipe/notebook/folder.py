@@ -131,11 +131,9 @@ def verified(store: Store, key: str, call: str) -> SealedResult:
 
 
 def check_ranks(store: Store) -> None:
-    """Check that the function returned on every rank.
-
-    A process that ends half-way with exit code 0, by `os._exit(0)` for example, looks like a success to
-    torchrun and to Kubernetes.
-    """
+    """Check that the function returned on every rank."""
+    # A process that ends half-way with exit code 0, by `os._exit(0)` for example, looks like a success to
+    # torchrun and to Kubernetes.
     expected = int(RESULT.open(store.uri).facts["sealed"]["ranks"])
     returned = {item.key for item in store.list(RANKS)}
     first = next(rank for rank in itertools.count() if f"{RANKS}{rank}" not in returned)

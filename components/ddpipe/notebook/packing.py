@@ -55,11 +55,9 @@ class _Header:
 
 
 def packed(work: Work, arguments: Mapping[str, object]) -> Call:
-    """Pack everything that other processes need to run `work`.
-
-    A function ships the variables, helpers and modules of the notebook and of the working directory that it
-    uses; installed modules must be installed where it runs.
-    """
+    """Pack everything that other processes need to run `work`."""
+    # A function ships the variables, helpers and modules of the notebook and of the working directory that it
+    # uses; installed modules must be installed where it runs.
     call = _script(Path(work), arguments) if isinstance(work, str | Path) else _function(work, arguments)
     if len(call.content) > MOST_BYTES:
         raise _refused(
@@ -129,11 +127,9 @@ def _problems(kind: str, values: Mapping[str, object]) -> Iterator[str]:
 
 
 def _own_modules() -> list[ModuleType]:
-    """Modules in the working directory that nobody has installed: no image has them.
-
-    The working directory of a notebook is often the home folder. What pip has put into ~/.local there, or
-    into an environment below it, is installed.
-    """
+    """Modules in the working directory that nobody has installed: no image has them."""
+    # The working directory of a notebook is often the home folder. What pip has put into ~/.local there, or
+    # into an environment below it, is installed.
     here, installed = Path.cwd(), Path(sysconfig.get_path("stdlib"))
     package = Path(__file__).parents[1]
     return [

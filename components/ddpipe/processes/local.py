@@ -26,10 +26,9 @@ _LAST_LINES = 20
 
 
 def run_local(module: str, arguments: Sequence[str], processes: int, max_restarts: int = 0) -> None:
-    """Run `python -m module arguments` as ranks of one process group, and wait for all of them.
-
-    SIGTERM and SIGINT are passed on, so that the ranks save and stop. If this process dies, they do the same.
-    """
+    """Run `python -m module arguments` as ranks of one process group, and wait for all of them."""
+    # SIGTERM and SIGINT are passed on, so that the ranks save and stop. If this process dies, they do the
+    # same.
     if not find_spec("torch"):
         raise ParameterError(
             what="training cannot run here",

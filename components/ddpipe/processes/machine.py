@@ -38,11 +38,9 @@ def search_rarely() -> None:
 
 
 def keep_memory() -> None:
-    """Let this process keep the memory of large arrays and tensors for the next ones.
-
-    By default the C library gives it back to the system and asks for it again: a tenth of the time in which
-    images are prepared, and a sixth of that in which a network is trained on a CPU, goes to page faults.
-    """
+    """Let this process keep the memory of large arrays and tensors for the next ones."""
+    # By default the C library gives it back to the system and asks for it again: a tenth of the time in which
+    # images are prepared, and a sixth of that in which a network is trained on a CPU, goes to page faults.
     # glibc's: others have no such options, and do without.
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         mallopt(_MMAP_MAX, 0)
@@ -50,10 +48,8 @@ def keep_memory() -> None:
 
 
 def return_memory() -> None:
-    """Let this process return the memory of each large array and tensor at once, also after `keep_memory`.
-
-    For what barely fits: blocks of different sizes leave gaps in memory that is kept.
-    """
+    """Let this process return the memory of each large array and tensor at once, also after `keep_memory`."""
+    # For what barely fits: blocks of different sizes leave gaps in memory that is kept.
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         mallopt(_MMAP_MAX, _USUAL_MAPS)
         mallopt(_MMAP_THRESHOLD, _LARGE)
@@ -124,10 +120,8 @@ STOPS: list[int] = []  # all signals that asked this process to stop
 
 @contextmanager
 def on_stop(act: Callable[[], object]) -> Iterator[list[int]]:
-    """Call `act`, which may raise, for every SIGTERM and SIGINT; yields the list of those that came.
-
-    Only a process's main thread may do this: elsewhere it does nothing.
-    """
+    """Call `act`, which may raise, for every SIGTERM and SIGINT; yields the list of those that came."""
+    # Only a process's main thread may do this: elsewhere it does nothing.
     heard: list[int] = []
 
     def handle(number: int, _frame: FrameType | None) -> None:

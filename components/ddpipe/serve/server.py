@@ -184,10 +184,8 @@ class Requests:
             raise HTTPException(400, "the client disconnected") from error
 
     async def computed(self, function: Callable[[], T]) -> T:
-        """What a function gives, in one of a few threads.
-
-        Of an exception only the words cross: with its frames, which hold the request, it would be a cycle.
-        """
+        """What a function gives, in one of a few threads."""
+        # Of an exception only the words cross: with its frames, which hold the request, it would be a cycle.
 
         def timed() -> tuple[T | None, tuple[int, str] | None]:
             self._began[get_ident()] = time.monotonic()
