@@ -150,7 +150,8 @@ def run(path: str | PathLike[str] = "", **options: Any) -> Result:
         path: The raw data: a folder, a file or s3://bucket/prefix.
         options: Of the run.
     """
-    given = _values("run", RUN_GROUPS, {**options, **_source(path)})
+    source = {"source_path": fspath(path)} if path else {}
+    given = _values("run", RUN_GROUPS, {**options, **source})
     begun = planned(given, options)
     with resumed_by("run", begun.run, given["run"]):
         found = begun.carry_out()
@@ -168,7 +169,8 @@ def prepare(path: str | PathLike[str] = "", **options: Any) -> Prepared:
     """
     from ddpipe.prepare.prepare import prepare as step
 
-    given = _values("prepare", _PREPARE, {**options, **_source(path)})
+    source = {"source_path": fspath(path)} if path else {}
+    given = _values("prepare", _PREPARE, {**options, **source})
     refuse("prepare cannot start", validation.problems(_PREPARE, given, options))
     return step(PrepareSpec.from_run_values(given))
 
@@ -211,10 +213,6 @@ def export(run: str | Result, **options: Any) -> Result:
     begun, dataset, given = _begun("export", EXPORT.groups, run, options)
     package = workflow.export(begun, dataset, given["network"], ExportSpec.from_run_values(given))
     return Result(begun.uri, {name: score.value for name, score in package.metrics.scores.items()})
-
-
-def _source(path: str | PathLike[str]) -> dict[str, str]:
-    return {"source_path": fspath(path)} if path else {}
 
 
 def _values(what: str, groups: tuple[type[Parameters], ...], given: Mapping[str, Any]) -> dict[str, Any]:

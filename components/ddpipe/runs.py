@@ -198,14 +198,8 @@ class Run:
         return "SUCCEEDED" if ended else "UNFINISHED"
 
 
-_RECORDED: dict[str, type | tuple[type, ...]] = {
-    "step": str,
-    "started": str,
-    "seconds": (int, float),
-    "status": str,
-    "facts": dict,
-}
-"""Fields of a step's record, and their types."""
+# Fields of a step's record, and their types.
+_RECORDED = {"step": str, "started": str, "seconds": int | float, "status": str, "facts": dict}
 
 
 def _record(store: Store, key: str) -> dict[str, Any]:

@@ -59,10 +59,14 @@ def ranks(job: TrainingJob, address: str, port: int, index: str) -> list[dict[st
 
 
 def _spec(job: TrainingJob, container: str, env: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    # When a kubelet ends a pod that no launcher has ended; a pod may wait for the others to start.
+    limits = job.limits
+    starting = limits.scheduled + limits.pulled + limits.running
+    longest = math.ceil(starting + (limits.finished or 0) + limits.outage) + _SPARE_SECONDS
     optional = {
         "nodeSelector": dict(job.node_selector),
         "tolerations": _tolerations(job),
-        "activeDeadlineSeconds": _longest(job) if job.limits.finished else None,
+        "activeDeadlineSeconds": longest if limits.finished else None,
         "serviceAccountName": job.service_account,
         "imagePullSecrets": [{"name": name} for name in job.pull_secrets],
     }
@@ -91,13 +95,6 @@ def _tolerations(job: TrainingJob) -> list[dict[str, Any]]:
     named = {toleration.get("key") for toleration in own}
     lost = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _LOST_SECONDS}
     return [*own, *({"key": key, **lost} for key in _LOST if named.isdisjoint({key, None}))]
-
-
-def _longest(job: TrainingJob) -> int:
-    """When a kubelet ends a pod that no launcher has ended; a pod may wait for the others to start."""
-    limits = job.limits
-    starting = limits.scheduled + limits.pulled + limits.running
-    return math.ceil(starting + (limits.finished or 0) + limits.outage) + _SPARE_SECONDS
 
 
 def _container(job: TrainingJob, name: str, env: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -157,23 +154,19 @@ def threads(job: TrainingJob) -> int:
 
 
 def _volume(volume: Volume) -> dict[str, Any]:
+    # A claim that is made with each pod from the snapshot, and goes with the pod.
+    copy = {
+        "accessModes": ["ReadWriteOnce"],
+        "dataSource": {"apiGroup": SNAPSHOTS.group, "kind": SNAPSHOTS.kind, "name": volume.name},
+        "resources": {"requests": {"storage": volume.size}},
+    }
     source: dict[VolumeKind, dict[str, Any]] = {
         VolumeKind.CLAIM: {"persistentVolumeClaim": {"claimName": volume.name}},
         VolumeKind.SECRET: {"secret": {"secretName": volume.name}},
         VolumeKind.CONFIG: {"configMap": {"name": volume.name}},
-        VolumeKind.SNAPSHOT: {"ephemeral": {"volumeClaimTemplate": {"spec": _copy(volume)}}},
+        VolumeKind.SNAPSHOT: {"ephemeral": {"volumeClaimTemplate": {"spec": copy}}},
     }
     return {"name": _volume_name(volume), **source[volume.kind]}
-
-
-def _copy(snapshot: Volume) -> dict[str, Any]:
-    """A claim that is made with each pod from the snapshot, and goes with the pod."""
-    source = {"apiGroup": SNAPSHOTS.group, "kind": SNAPSHOTS.kind, "name": snapshot.name}
-    return {
-        "accessModes": ["ReadWriteOnce"],
-        "dataSource": source,
-        "resources": {"requests": {"storage": snapshot.size}},
-    }
 
 
 def _mount(volume: Volume) -> dict[str, Any]:

@@ -223,5 +223,4 @@ def stage_of(replicas: Sequence[Replica], nodes: int, *, is_taken_up: bool) -> S
 
 def _age(pod: Object) -> tuple[str, bool]:
     """Older pods first; of pods created in the same second, one that has ended first."""
-    is_over = pod.get("status", {}).get("phase") in {"Succeeded", "Failed"}
-    return pod["metadata"]["creationTimestamp"], not is_over
+    return pod["metadata"]["creationTimestamp"], not _is_over(pod)

@@ -127,8 +127,11 @@ class Follower:
         if not self._observer.is_known:
             return None
         found = self._observer.found
-        if found is None:
-            return self._end_of_removed(now)
+        if found is None:  # another launcher of this step removes the job once it has ended
+            gone = self._observer.gone
+            if gone is None or not self.backend.phase(gone).is_terminal:
+                raise diagnosis.deleted(self.job, self.backend)
+            return self._end(self._history.look_back(gone), gone, now)
         status = self._history.look(found, now)
         if status.phase is Phase.ACTIVE and (lost := self._history.newly_lost()):
             self._note(diagnosis.summary(lost, "is replaced", "are replaced"))
@@ -171,13 +174,6 @@ class Follower:
     def _note(self, text: str) -> None:
         self._notes.append(text)
         self.say(text)
-
-    def _end_of_removed(self, now: float) -> Ended | None:
-        """The end of a job that is gone: another launcher of this step removed it once it had ended."""
-        gone = self._observer.gone
-        if gone is None or not self.backend.phase(gone).is_terminal:
-            raise diagnosis.deleted(self.job, self.backend)
-        return self._end(self._history.look_back(gone), gone, now)
 
     def _end_of_stuck(self, stuck: Replica, status: JobStatus, found: Object) -> Ended:
         """The end of a job that waits for a pod to end: operators do not replace it before."""

@@ -71,7 +71,10 @@ def list_jobs(
     most: int | None = None,
 ) -> list[FoundJob]:
     """All jobs that ddpipe created in a namespace, of every kind, searches with Katib among them."""
-    query = {"labelSelector": _selector(pipeline, run)}
+    labels = {MANAGED: "ddpipe"}
+    labels |= {PIPELINE: label_value(pipeline)} if pipeline is not None else {}
+    labels |= {RUN: label_value(run)} if run is not None else {}
+    query = {"labelSelector": ",".join(f"{name}={value}" for name, value in labels.items())}
     found: list[tuple[FoundJob, Object | None]] = []
     refusals: list[Refused] = []
     every = [*((one.resource, one.phase) for one in all_backends()), (experiment.RESOURCE, experiment.phase)]
@@ -108,13 +111,6 @@ def with_progress(cluster: Cluster, namespace: str, jobs: Sequence[FoundJob], mo
     with ThreadPoolExecutor(_AT_ONCE) as readers:
         found = {job.uid: reported for job, reported in zip(newest, readers.map(read, newest), strict=True)}
     return [replace(job, progress=found.get(job.uid)) for job in jobs]
-
-
-def _selector(pipeline: str | None, run: str | None) -> str:
-    labels = {MANAGED: "ddpipe"}
-    labels |= {PIPELINE: label_value(pipeline)} if pipeline is not None else {}
-    labels |= {RUN: label_value(run)} if run is not None else {}
-    return ",".join(f"{name}={value}" for name, value in labels.items())
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,9 +38,6 @@ from ddpipe.launching.nodes import PRIORITY_CLASSES, nodes_of
 from ddpipe.parameters import AUTO
 
 _MOUNTED = {VolumeKind.CLAIM: CLAIMS, VolumeKind.SECRET: SECRETS, VolumeKind.CONFIG: CONFIGS}
-
-Problem = str
-
 _ETCD_BYTES = 1.5 * 2**20
 _ARGUMENT_BYTES = 128 * 2**10 - 1
 
@@ -48,7 +45,14 @@ _ARGUMENT_BYTES = 128 * 2**10 - 1
 def check(cluster: Cluster, job: TrainingJob, backend: Backend, manifest: Mapping[str, Any]) -> list[str]:
     """What the user should know before `job` is created; each request is retried while the server is away."""
     patient = cluster.patient(job.limits.outage)
-    _check_installed(patient, job, backend)
+    resource = backend.resource
+    if not is_served(patient, resource):
+        raise NotInstalled(
+            what=f"this cluster has no {resource.kind}s",
+            which=f"{resource.full_name}/{resource.version}",
+            seen="the API server does not know this kind of object",
+            do=f"{backend.controller.install}, or use another cluster to run {job.namespace}/{job.name}.",
+        )
     nodes = nodes_of(patient, job, backend)
     problems = [
         *missing_rights(patient, job, backend),
@@ -72,9 +76,7 @@ def check_rights(cluster: Cluster, job: TrainingJob, backend: Backend) -> None:
         raise _failed(job, backend, problems)
 
 
-def _failed(
-    job: TrainingJob, backend: Backend, problems: Sequence[Problem], hint: str = ""
-) -> PreflightFailed:
+def _failed(job: TrainingJob, backend: Backend, problems: Sequence[str], hint: str = "") -> PreflightFailed:
     return PreflightFailed(
         what="the job could not run, nothing was created",
         which=name_of(job, backend),
@@ -83,18 +85,7 @@ def _failed(
     )
 
 
-def _check_installed(cluster: Cluster, job: TrainingJob, backend: Backend) -> None:
-    resource = backend.resource
-    if not is_served(cluster, resource):
-        raise NotInstalled(
-            what=f"this cluster has no {resource.kind}s",
-            which=f"{resource.full_name}/{resource.version}",
-            seen="the API server does not know this kind of object",
-            do=f"{backend.controller.install}, or use another cluster to run {job.namespace}/{job.name}.",
-        )
-
-
-def missing_rights(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iterator[Problem]:
+def missing_rights(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iterator[str]:
     """One line per missing rule, as the Role must have it."""
     namespace, owned_objects = job.namespace, (owned.resource for owned in backend.owned_objects(job))
     for right in needed(backend.resource, *owned_objects):
@@ -106,7 +97,7 @@ def missing_rights(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iter
             yield f"{may_not}: add to its Role {rule}"
 
 
-def _too_large(manifest: Mapping[str, Any]) -> Iterator[Problem]:
+def _too_large(manifest: Mapping[str, Any]) -> Iterator[str]:
     """What etcd cannot store, which no dry run reaches, or Linux cannot pass to a program."""
     size, leaves = len(json.dumps(manifest)), sorted(_texts(manifest), reverse=True)
     if size > _ETCD_BYTES:
@@ -133,7 +124,7 @@ def _texts(value: Any, path: str = "") -> Iterator[tuple[int, str]]:  # noqa: AN
 
 def _dry_run(
     cluster: Cluster, job: TrainingJob, backend: Backend, manifest: Mapping[str, Any]
-) -> Iterator[Problem]:
+) -> Iterator[str]:
     """What the API server, its schema and its webhooks reject; unknown fields would be dropped silently."""
 
     def created(resource: Resource, body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -160,7 +151,7 @@ def _dry_run(
             yield f"the cluster rejects the job: {error.message}"
 
 
-def _dry_run_of_pod(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iterator[Problem]:
+def _dry_run_of_pod(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iterator[str]:
     """What would reject the pods, of which the job has a template only: policies, limits, webhooks."""
     # An account that may not create pods has them judged as the template of a Job: their fields, at least.
     pod, name = backend.pod(job), {"name": f"{job.name}-0", "namespace": job.namespace}
@@ -195,7 +186,7 @@ def _dropped(sent: Any, kept: Any, path: str) -> Iterator[str]:  # noqa: ANN401 
             yield from _dropped(item, other, f"{path}.{number}")
 
 
-def _missing_objects(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iterator[Problem]:
+def _missing_objects(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iterator[str]:
     named = [
         (_MOUNTED[volume.kind], volume.name)
         for volume in job.mounts
@@ -214,7 +205,7 @@ def _missing_objects(cluster: Cluster, job: TrainingJob, backend: Backend) -> It
         yield f"priority class {priority} does not exist: see kubectl get priorityclasses"
 
 
-def _unusable_snapshots(cluster: Cluster, job: TrainingJob) -> Iterator[Problem]:
+def _unusable_snapshots(cluster: Cluster, job: TrainingJob) -> Iterator[str]:
     """Snapshots from which no volume can be created."""
     wanted = {volume.name: volume for volume in job.mounts if volume.kind is VolumeKind.SNAPSHOT}
     if wanted and not is_served(cluster, SNAPSHOTS):
@@ -251,7 +242,7 @@ def _is_missing(cluster: Cluster, path: str) -> bool:
     return False
 
 
-def beyond_quota(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iterator[Problem]:
+def beyond_quota(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iterator[str]:
     """What the namespace's quotas have too little of, for all of the job."""
     found = readable(lambda: cluster.get(QUOTAS.path(job.namespace)))
     kinds = [backend.resource, *(owned.resource for owned in backend.owned_objects(job))]

@@ -38,12 +38,13 @@ def run_local(module: str, arguments: Sequence[str], processes: int, max_restart
         )
     with tempfile.TemporaryDirectory(prefix="ddpipe-") as folder:
         kept_back = Path(folder, "stderr")
+        own = {"DDPIPE_PARENT": str(os.getpid()), LAUNCHED: str(time.time())}
         options = (f"--nproc-per-node={processes}", f"--max-restarts={max_restarts}", f"--log-dir={folder}")
         with (
             kept_back.open("wb") as stderr,
             subprocess.Popen(  # noqa: S603 - our own module, no shell
                 [*_TORCHRUN, *options, "-m", module, *arguments],
-                env=_environment(processes),
+                env={"OMP_NUM_THREADS": str(max(1, cpus() // processes)), **os.environ, **own},
                 stdin=subprocess.DEVNULL,
                 stdout=_STDERR,
                 stderr=stderr,
@@ -58,13 +59,6 @@ def run_local(module: str, arguments: Sequence[str], processes: int, max_restart
             )
 
 
-def _environment(processes: int) -> dict[str, str]:
-    threads = max(1, cpus() // processes)
-    defaults = {"OMP_NUM_THREADS": str(threads)}
-    own = {"DDPIPE_PARENT": str(os.getpid()), LAUNCHED: str(time.time())}
-    return {**defaults, **os.environ, **own}
-
-
 def _first_error(folder: Path, stderr: str, code: int, *, stopped: bool) -> DdpipeError:
     """The cause among the errors: one rank's failure makes others lose contact, or be stopped."""
     starts = sorted(folder.glob("**/attempt_*"), key=lambda path: int(path.name.partition("_")[2]))
@@ -74,8 +68,13 @@ def _first_error(folder: Path, stderr: str, code: int, *, stopped: bool) -> Ddpi
     causes = [error for error in raised if type(error) not in {TrainingError, Interrupted}]
     if causes:
         return causes[0]
-    if not stopped and (killed := _killed(stderr)):
-        return killed
+    if not stopped and (killed := first_killed(stderr)):
+        return ReplicaFailed(
+            what="a process was killed",
+            which=f"rank {killed.rank} on this machine",
+            seen=f"{killed.signal} ended it; last lines:\n{_tail(stderr)}",
+            do="SIGKILL usually means out of memory: see `dmesg`. Run the same command again to resume.",
+        )
     if raised:
         return raised[0]
     if stopped:
@@ -104,18 +103,6 @@ def _error(path: Path) -> DdpipeError:
         which=f"rank {path.parent.name} on this machine",
         seen=f"{message['message']}\n{details['py_callstack']}",
         do="This is a bug in the program that ran: report it with these lines.",
-    )
-
-
-def _killed(stderr: str) -> ReplicaFailed | None:
-    killed = first_killed(stderr)
-    if not killed:
-        return None
-    return ReplicaFailed(
-        what="a process was killed",
-        which=f"rank {killed.rank} on this machine",
-        seen=f"{killed.signal} ended it; last lines:\n{_tail(stderr)}",
-        do="SIGKILL usually means out of memory: see `dmesg`. Run the same command again to resume.",
     )
 
 

@@ -67,7 +67,9 @@ def look(cluster: Cluster, made: Mapping[str, Any], *, kserve: bool) -> RolloutS
         return RolloutState(ready=True, seen=f"{wanted} of {wanted} pods answer")
     new = _new_pods(cluster, made, kserve=kserve)
     causes = sorted(cause for pod in new for cause in _causes(pod))
-    reasons = [*dict.fromkeys(seen for seen, _ in causes), *_failures(status)]
+    failures = (one for one in status.get("conditions", ()) if one["type"] == "ReplicaFailure")
+    unmade = (_text(one) for one in failures if one["status"] == "True")  # for a quota, for instance
+    reasons = [*dict.fromkeys(seen for seen, _ in causes), *unmade]
     seen = "; ".join([f"{sum(map(_is_ready, new))} of {wanted} new pods are ready", *reasons[:MOST_REASONS]])
     return RolloutState(ready=False, seen=seen, hopeless=any(is_lost for _, is_lost in causes))
 
@@ -103,13 +105,6 @@ def _causes(pod: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
             yield f"{seen}: {_text(ended)}", container.get("restartCount", 0) >= MOST_RESTARTS
         elif waiting.get("reason") not in {None, "ContainerCreating", "PodInitializing"}:
             yield _text(waiting), waiting["reason"] in HOPELESS
-
-
-def _failures(status: Mapping[str, Any]) -> Iterator[str]:
-    """Why pods cannot even be made, such as a quota."""
-    for condition in status.get("conditions", ()):
-        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
-            yield _text(condition)
 
 
 def _text(state: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ import heapq
 import io
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -104,7 +104,10 @@ def write_tables(
         with path.open("w", encoding="utf-8", newline="") as text:
             lines = csv.writer(text, lineterminator="\n")
             lines.writerow(["image", "answer", *map(csv_cell, classes), "warnings", "problem"])
-            lines.writerows(_row(one, classes) for one in predictions)
+            for one in predictions:
+                values = [f"{one.probabilities[name]:.6f}" if one.probabilities else "" for name in classes]
+                first, last = (one.image, ";".join(one.answer)), ("; ".join(one.warnings), one.problem)
+                lines.writerow([*map(csv_cell, first), *values, *map(csv_cell, last)])
         store.upload(path, TABLE)
     answered = max(1, tally.images - tally.unreadable)
     facts = {
@@ -121,12 +124,6 @@ def write_tables(
     store.write(PAGE, page.encode())
     store.write(SUMMARY, to_json(facts))  # last: who sees it finds the others
     return facts, page
-
-
-def _row(one: Prediction, classes: Sequence[str]) -> list[str]:
-    values = [f"{one.probabilities[name]:.6f}" if one.probabilities else "" for name in classes]
-    texts = (one.image, ";".join(one.answer)), ("; ".join(one.warnings), one.problem)
-    return [*map(csv_cell, texts[0]), *values, *map(csv_cell, texts[1])]
 
 
 def _picture(name: str) -> str:

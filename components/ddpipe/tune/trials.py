@@ -46,17 +46,16 @@ class Pruned:
 
 def distributions(space: Space) -> dict[str, BaseDistribution]:
     """The space in Optuna's terms."""
-    return {item.name: _distribution(item) for item in space.dimensions}
-
-
-def _distribution(item: Dimension) -> BaseDistribution:
-    match item:
-        case Choice():
-            return CategoricalDistribution(item.values)
-        case Range(whole=True):
-            return IntDistribution(int(item.low), int(item.high), log=item.log)
-        case Range():
-            return FloatDistribution(item.low, item.high, log=item.log)
+    found: dict[str, BaseDistribution] = {}
+    for item in space.dimensions:
+        match item:
+            case Choice():
+                found[item.name] = CategoricalDistribution(item.values)
+            case Range(whole=True):
+                found[item.name] = IntDistribution(int(item.low), int(item.high), log=item.log)
+            case Range():
+                found[item.name] = FloatDistribution(item.low, item.high, log=item.log)
+    return found
 
 
 def proposed(space: Space, sampler: str, seed: int, past: Sequence[FrozenTrial]) -> dict[str, Any]:
