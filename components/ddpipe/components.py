@@ -109,10 +109,9 @@ def component(
 
 
 class StepComponent(ContainerComponent):  # type: ignore[misc]
-    """A component that passes a task all of its inputs.
+    """A component that passes a task all of its inputs."""
 
-    KFP 2.17.0 does not fill in defaults, and resolves the placeholders of the identity only as inputs.
-    """
+    # KFP 2.17.0 does not fill in defaults, and resolves the placeholders of the identity only as inputs.
 
     def __init__(self, step: Step, function: Callable[..., object]) -> None:
         super().__init__(dsl.container_component(function).component_spec, function)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 from unicodedata import category
 
@@ -65,11 +66,7 @@ class DdpipeError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle by keyword: errors cross process boundaries."""
-        return (_rebuild, (type(self), self.what, self.which, self.seen, self.do))
-
-
-def _rebuild(kind: type[DdpipeError], what: str, which: str, seen: str, do: str) -> DdpipeError:
-    return kind(what=what, which=which, seen=seen, do=do)
+        return partial(type(self), what=self.what, which=self.which, seen=self.seen, do=self.do), ()
 
 
 def from_dict(record: Mapping[str, Any]) -> DdpipeError:

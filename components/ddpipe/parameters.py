@@ -89,13 +89,11 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Typical:
-    """From where to where a search looks for the best value, where a user gives no other range.
-
-    With `log`, factors count, not differences: as much is tried between 0.01 and 0.1 as between 0.1 and 1.
-    """
+    """From where to where a search looks for the best value, where a user gives no other range."""
 
     low: float
     high: float
+    # Whether factors count, not differences: as much is tried between 0.01 and 0.1 as between 0.1 and 1.
     log: bool = False
 
 

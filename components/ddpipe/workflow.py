@@ -51,18 +51,21 @@ def helpers(options: EncodeOptions) -> Helpers | None:
 
 def _encode(options: JobOptions, folder: str, sha256: str, shares: int) -> None:
     """Run a job in which pod K encodes share K; a retry of the step adopts it."""
-    from ddpipe.jobs.job import Owner, TrainingJob
+    from ddpipe.jobs.job import Owner
+
+    owner = Owner(pipeline="prepare", run_id=sha256[:16], step="encode")
+    command = ("python", "-m", "ddpipe.prepare.sharing", folder, sha256)
+    _run_job(replace(options, nodes=shares), owner=owner, command=command)
+
+
+def _run_job(options: JobOptions, **own: Any) -> Outcome:
+    from ddpipe.jobs.job import TrainingJob
     from ddpipe.kube.api import connect
     from ddpipe.launching.launcher import launch
 
     cluster = connect()
-    job = TrainingJob(
-        owner=Owner(pipeline="prepare", run_id=sha256[:16], step="encode"),
-        namespace=cluster.namespace,
-        command=("python", "-m", "ddpipe.prepare.sharing", folder, sha256),
-        **{**options.to_dict(), "nodes": shares},
-    )
-    launch(job, cluster, exists=exists, is_process=True)
+    job = TrainingJob(namespace=cluster.namespace, **options.to_dict(), **own)
+    return launch(job, cluster, exists=exists, is_process=True)
 
 
 def prepare(run: Run, spec: PrepareSpec, helpers: Helpers | None = None) -> Prepared:
@@ -127,7 +130,14 @@ def train(
                 _train_here(run, dataset, recipe, options)
                 facts.update(processes=options.processes_per_pod)
             else:
-                launched = _launch(run, dataset, recipe, options, owner)
+                from ddpipe.jobs.job import training_command
+
+                launched = _run_job(
+                    options,
+                    owner=owner if owner.run_id else replace(owner, run_id=run.name),
+                    command=training_command(dataset, run.training, recipe.to_json()),
+                    outputs=(f"{run.training}/training.json",),
+                )
                 facts.update(job=launched.name, nodes=launched.nodes)
             facts.update(notes=keys.keys)
             record = training_record(run)
@@ -142,22 +152,6 @@ def _train_here(run: Run, dataset: str, recipe: Recipe, options: TrainOptions) -
     arguments = ["--dataset", dataset, "--output", run.training, "--recipe", recipe.to_json()]
     restarts = options.max_restarts if options.restart != Restart.NEVER else 0
     run_local("ddpipe.train", arguments, options.processes_per_pod, restarts)
-
-
-def _launch(run: Run, dataset: str, recipe: Recipe, options: TrainOptions, owner: Owner) -> Outcome:
-    from ddpipe.jobs.job import TrainingJob, training_command
-    from ddpipe.kube.api import connect
-    from ddpipe.launching.launcher import launch
-
-    cluster = connect()
-    job = TrainingJob(
-        owner=owner if owner.run_id else replace(owner, run_id=run.name),
-        namespace=cluster.namespace,
-        command=training_command(dataset, run.training, recipe.to_json()),
-        outputs=(f"{run.training}/training.json",),
-        **options.to_dict(),
-    )
-    return launch(job, cluster, exists=exists, is_process=True)
 
 
 def dataset_of(run: Run, dataset: str, store: str) -> str:

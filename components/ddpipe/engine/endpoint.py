@@ -57,14 +57,11 @@ class EndpointOptions(Parameters):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Address and credentials of a pipeline server; what is empty is unknown, or not needed.
-
-    A token file is read again for each request, because tokens are renewed.
-    """
+    """Address and credentials of a pipeline server; what is empty is unknown, or not needed."""
 
     url: str
     namespace: str = ""
-    token_file: str = ""
+    token_file: str = ""  # read again for each request, because tokens are renewed
     token: str = field(default="", repr=False)
     cookies: str = field(default="", repr=False)
     ca_file: str = ""

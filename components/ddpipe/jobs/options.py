@@ -83,16 +83,13 @@ class VolumeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volume:
-    """A volume that is mounted into every replica.
-
-    Secrets and config maps are always read-only. Of a snapshot each pod gets its own copy, of this size.
-    """
+    """A volume that is mounted into every replica."""
 
     kind: VolumeKind
     name: str
     path: str
-    read_only: bool = False
-    size: str = ""
+    read_only: bool = False  # secrets and config maps always are
+    size: str = ""  # of a snapshot, of which each pod gets its own copy
 
     @classmethod
     def parsed(cls, text: str) -> Volume:

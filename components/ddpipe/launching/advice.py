@@ -12,10 +12,9 @@ _RESUMED = f"{AGAIN}: training resumes from its last checkpoint"
 
 
 class Cause(StrEnum):
-    """Why a job does not run or did not end well, and what to do about it.
+    """Why a job does not run or did not end well, and what to do about it."""
 
-    Only what may pass by itself, or was done from outside, says AGAIN.
-    """
+    # Only what may pass by itself, or was done from outside, says AGAIN.
 
     OPERATOR_SILENT = f"Check that it runs: {{find}}; then {AGAIN}."
     WEBHOOK_SILENT = f"Check that its service runs, then {AGAIN}."

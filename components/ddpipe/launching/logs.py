@@ -304,10 +304,9 @@ class PodLog:
 
 
 class _RunLog:
-    """The log of one run of a container: read to an end that came after the container's.
+    """The log of one run of a container: read to an end that came after the container's."""
 
-    Until then an end of the log may be only a cut.
-    """
+    # Until then an end of the log may be only a cut.
 
     def __init__(self, pod: PodLog, number: int, earlier: Iterable[Mark]) -> None:
         self._pod, self.number = pod, number
