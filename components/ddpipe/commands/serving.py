@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import asdict
-from socket import socket
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -22,9 +21,6 @@ from ddpipe.serve.naming import package_uri
 from ddpipe.serve.settings import DeployOptions, ModelOptions, PredictOptions, ServeOptions
 from ddpipe.steps import DEPLOY, PREDICT
 from ddpipe.storage import open_store
-
-if TYPE_CHECKING:
-    import uvicorn
 
 BACKLOG = 2048  # connections that the system keeps until the server takes them
 GRACE = 20  # seconds that requests under way get after SIGTERM
@@ -106,14 +102,6 @@ def serve_command(model: str, runs: str, store: str, **given: Any) -> None:
         log_level="warning",
         timeout_graceful_shutdown=GRACE,
     )
-    made = _listening(config)
-    host, port = made.getsockname()[:2]
-    _log.info("serving %s at http://%s:%d", chosen.name, host, port)
-    uvicorn.Server(config).run([made])
-
-
-def _listening(config: uvicorn.Config) -> socket:
-    """A socket to which clients can connect."""
     try:
         made = config.bind_socket()
         made.listen(BACKLOG)
@@ -124,7 +112,9 @@ def _listening(config: uvicorn.Config) -> socket:
             seen="the server cannot listen there: the address is in use, or not one of this machine",
             do="Choose another `port` or `host`.",
         ) from error
-    return made
+    host, port = made.getsockname()[:2]
+    _log.info("serving %s at http://%s:%d", chosen.name, host, port)
+    uvicorn.Server(config).run([made])
 
 
 @step_command(DEPLOY)

@@ -183,10 +183,12 @@ def conclude(engine: Engine, state: RunState) -> None:
         return
     which = f"{state.name} ({state.id})"
     if state.stopped:
+        seen = " ".join(["it was stopped", *(f"at step {step.name}" for step in state.failed[:1])])
+        removed = [_tail(engine, state.id, step) for step in state.steps if step.name == _CLEAN_UP]
         raise RunStopped(
             what="the run did not succeed",
             which=which,
-            seen=_how_stopped(engine, state),
+            seen=f"{seen}; {_CLEAN_UP} wrote:\n{removed[0]}" if removed else seen,
             do=f"To continue from the last checkpoint: ddpipe runs retry {state.id}",
         )
     step = next(iter(state.failed), None)
@@ -200,13 +202,6 @@ def conclude(engine: Engine, state: RunState) -> None:
         seen=seen,
         do=f"After fixing the cause: ddpipe runs retry {state.id}",
     )
-
-
-def _how_stopped(engine: Engine, state: RunState) -> str:
-    """At which step, and what was removed."""
-    seen = " ".join(["it was stopped", *(f"at step {step.name}" for step in state.failed[:1])])
-    removed = [_tail(engine, state.id, step) for step in state.steps if step.name == _CLEAN_UP]
-    return f"{seen}; {_CLEAN_UP} wrote:\n{removed[0]}" if removed else seen
 
 
 def step_named(state: RunState, name: str | None) -> StepState:
@@ -304,6 +299,8 @@ def _state(engine: Engine, run: Any, names: Iterable[str]) -> RunState:  # noqa:
     tasks = (run.run_details and run.run_details.task_details) or ()
     steps = [_step(task) for task in tasks if task.display_name in set(names)]
     last = datetime.max.replace(tzinfo=UTC)
+    # Version 2.17 reports a run that was stopped as failed in the end, after a state of stopping.
+    states = [run.state, *[entry.state for entry in run.state_history or ()][-2:-1]]
     return RunState(
         id=run.run_id,
         name=run.display_name,
@@ -314,14 +311,8 @@ def _state(engine: Engine, run: Any, names: Iterable[str]) -> RunState:  # noqa:
         experiment_id=run.experiment_id or "",
         schedule_id=run.recurring_run_id or "",
         error=(run.error and run.error.message) or "",
-        stopped=_was_stopped(run),
+        stopped=bool(_STOPPED.intersection(states)),
     )
-
-
-def _was_stopped(run: Any) -> bool:  # noqa: ANN401 - of the shape RUN
-    """Whether a run was stopped: version 2.17 reports it as failed in the end, after a state of stopping."""
-    states = [entry.state for entry in run.state_history or ()]
-    return bool(_STOPPED.intersection([run.state, *states[-2:-1]]))
 
 
 def _step(task: Any) -> StepState:  # noqa: ANN401 - of the shape RUN

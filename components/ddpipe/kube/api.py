@@ -257,20 +257,13 @@ def connect(kubeconfig: str | None = None) -> ApiServer:
             seen=f"{type(error).__name__}: {' '.join(str(error).split())}",
             do="Correct the file, or set KUBECONFIG to another one: kubectl config view",
         ) from error
-    except _PluginFailed as error:
-        raise ClusterUnreachable(
-            what="the login plugin of the kubeconfig failed",
-            which=kubeconfig or "~/.kube/config",
-            seen=str(error),
-            do="Run it by itself, and log in as it asks; then try again.",
-        ) from error
     except (config.ConfigException, OSError) as error:
-        raise ClusterUnreachable(
-            what="no cluster is configured",
-            which=kubeconfig or "~/.kube/config",
-            seen=str(error),
-            do="Set KUBECONFIG to a kubeconfig, or run inside a pod.",
-        ) from error
+        what, do = "no cluster is configured", "Set KUBECONFIG to a kubeconfig, or run inside a pod."
+        if isinstance(error, _PluginFailed):
+            what = "the login plugin of the kubeconfig failed"
+            do = "Run it by itself, and log in as it asks; then try again."
+        which = kubeconfig or "~/.kube/config"
+        raise ClusterUnreachable(what=what, which=which, seen=str(error), do=do) from error
 
 
 def _log_in_as_pod() -> _Credentials:

@@ -13,7 +13,7 @@ Four kinds of lines, each with its own bound:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Full, Queue
@@ -124,8 +124,15 @@ class _Failures:
             self._new.clear()
         else:
             # Once a job has ended, its operator removes the pods that are left.
-            active = status.phase is Phase.ACTIVE
-            self._collect(item for item in status.replicas if item.failure or (active and item.removed))
+            active, known = status.phase is Phase.ACTIVE, {}
+            for replica in status.replicas:
+                if replica.failure or (active and replica.removed):
+                    # A container that was restarted shows the failure of the run before.
+                    run = replica.restarts if replica.ending else replica.restarts - 1
+                    known[replica.uid] = run, bool(replica.removed)
+                    if self._known.get(replica.uid) != known[replica.uid]:
+                        self._new[replica.uid] = replica
+            self._known = known
         self.next = self._last + self._pause if self._new else None
         if self._new and now >= self._last + self._pause:
             # The pause grows while failures keep coming, and is short again after a quiet time.
@@ -134,16 +141,6 @@ class _Failures:
             self._say(diagnosis.summary(self._new.values(), "failed", "failed", on_nodes=True))
             self._new.clear()
             self._last, self.next = now, None
-
-    def _collect(self, failed: Iterable[Replica]) -> None:
-        known = {}
-        for replica in failed:
-            # A container that was restarted shows the failure of the run before.
-            end = replica.restarts if replica.ending else replica.restarts - 1, bool(replica.removed)
-            known[replica.uid] = end
-            if self._known.get(replica.uid) != end:
-                self._new[replica.uid] = replica
-        self._known = known
 
 
 @dataclass(slots=True)

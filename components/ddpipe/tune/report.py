@@ -84,8 +84,11 @@ def scores(trials: Sequence[Trial], best: Trial, title: str) -> str:
             if shown:
                 numbers, found = [one.number for one in shown], [one.score or 0 for one in shown]
                 axes.scatter(numbers, found, s=22, facecolor=face, edgecolor=TRAIN, label=state)
-        steps = [(one.number, one.score) for one in _records(trials)]
-        steps.append((trials[-1].number, best.score))
+        steps: list[tuple[int, float]] = []  # the trials that were the best one when they ended
+        for one in trials:
+            if one.state == "complete" and (not steps or (one.score or 0) > steps[-1][1]):
+                steps.append((one.number, one.score or 0))
+        steps.append((trials[-1].number, best.score or 0))
         axes.step(
             *zip(*steps, strict=True), where="post", color=VALIDATION, label="best so far", linewidth=1.2
         )
@@ -94,15 +97,6 @@ def scores(trials: Sequence[Trial], best: Trial, title: str) -> str:
         axes.legend(frameon=False)
 
     return figure(draw)
-
-
-def _records(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials that were the best one when they ended."""
-    found: list[Trial] = []
-    for trial in trials:
-        if trial.state == "complete" and (not found or (trial.score or 0) > (found[-1].score or 0)):
-            found.append(trial)
-    return found
 
 
 def learning_curves(trials: Sequence[Trial], best: Trial, title: str) -> str:
