@@ -16,6 +16,7 @@ from importlib.metadata import version
 from types import ModuleType
 from typing import Any
 
+# What `import ddpipe` offers, and the module of each: imported when it is used, as most processes do not.
 PUBLIC = {
     "run": "ddpipe.api",
     "prepare": "ddpipe.api",
@@ -27,9 +28,6 @@ PUBLIC = {
     "report": "ddpipe.processes.reports",
     "attach": "ddpipe.notebook.entry",
 }
-"""What `import ddpipe` offers, and the module of each: imported when it is used, as most processes do not."""
-
-
 _STEPS = {"prepare", "train", "evaluate", "export"}  # functions that have the names of packages
 
 

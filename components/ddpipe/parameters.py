@@ -97,6 +97,7 @@ class Typical:
     log: bool = False
 
 
+# The types of a value of each kind, and the kind in a message.
 _KINDS: dict[type, tuple[tuple[type, ...], str]] = {
     str: ((str,), ""),
     int: ((int,), "a whole number"),
@@ -105,7 +106,6 @@ _KINDS: dict[type, tuple[tuple[type, ...], str]] = {
     list: ((list, tuple), "a list"),
     dict: ((dict,), "an object"),
 }
-"""The types of a value of each kind, and the kind in a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

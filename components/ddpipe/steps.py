@@ -247,13 +247,13 @@ TRAIN = Step(
     help="Train a model on a dataset version, in the pods of a job. A repeated call resumes from the last "
     "checkpoint.",
 )
+# The same on the command line; the engine's step runs in an image that cannot train.
 TRAIN_ANYWHERE = replace(
     TRAIN,
     groups=(DatasetOptions, RunOptions, ReuseOptions, PresetOptions, Recipe, TrainOptions, Owner),
     help="Train a model on a dataset version, on this machine or in the pods of a job. A repeated call "
     "resumes from the last checkpoint.",
 )
-"""The same on the command line; the engine's step runs in an image that cannot train."""
 TUNE = Step(
     name="tune",
     command=("tune", "--on", "katib"),

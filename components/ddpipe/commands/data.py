@@ -36,11 +36,11 @@ from ddpipe.steps import PREPARE, EncodeOptions
 from ddpipe.storage import existing_store, open_store
 
 SHOWN = 10  # sample IDs of each kind that are printed; --json has them all
+# Fields of a manifest that `show` prints with --json.
 _SHOWN = (
     *("name", "dataset_id", "task", "classes", "shape", "mean", "std"),
     *("split_rule", "seed", "source", "skipped", "left_out"),
 )
-"""Fields of a manifest that `show` prints with --json."""
 
 
 def version_argument(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

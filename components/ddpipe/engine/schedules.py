@@ -12,12 +12,11 @@ from ddpipe.engine.client import Engine, quoted
 from ddpipe.engine.runs import Request, experiment_id
 from ddpipe.errors import EngineConflict, ParameterError, UnknownToEngine
 
+# The API takes no time zone.
 ZONE = (
     "Times are those of the server's scheduler: UTC, unless CRON_SCHEDULE_TIMEZONE of its deployment "
     "ml-pipeline-scheduledworkflow says otherwise."
 )
-"""The API takes no time zone."""
-
 _FIELDS = 5
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 

@@ -16,8 +16,8 @@ from ddpipe.kube.capacity import quantity
 from ddpipe.parameters import AUTO, Between, OneOf, Parameters, parameter
 
 RUNTIME = "torch-distributed"  # the training runtime that comes with Kubeflow Trainer
+# In place of a secret's name: a pipeline's steps cannot refer to a secret without one.
 NO_SECRET = "none"  # noqa: S105 - stands for no secret
-"""In place of a secret's name: a pipeline's steps cannot refer to a secret without one."""
 VOLUME = "KIND:NAME:/PATH[:ro], or for a snapshot KIND:NAME:/PATH:SIZE[:ro]"  # the notation of a volume
 _RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 
@@ -283,6 +283,7 @@ class JobOptions(Parameters):
                 yield f"`deadlines`: {stage} is {seconds!r}, not a number of seconds greater than 0"
 
 
+# Options that version 0.1.0 wrote into the record of a launch, with the values that had no effect.
 _FORMER: Mapping[str, object] = {
     "extended_resources": {},
     "spread": "",
@@ -292,7 +293,6 @@ _FORMER: Mapping[str, object] = {
     "autoscaling": False,
     "outage": 600.0,
 }
-"""Options that version 0.1.0 wrote into the record of a launch, with the values that had no effect."""
 
 
 def without_former(stored: Mapping[str, Any]) -> dict[str, Any]:

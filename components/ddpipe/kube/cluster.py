@@ -223,6 +223,7 @@ def needed(resource: Resource, *owned: Resource) -> tuple[Right, ...]:
     )
 
 
+# Launching works without these, but some messages come later or say less.
 HELPFUL = (
     Right(PODS, ("get",)),  # the launcher's own: is it evicted, or was the run terminated?
     Right(EVENTS, ("list", "watch")),  # why pods are rejected, or cannot mount
@@ -233,7 +234,6 @@ HELPFUL = (
     Right(WORKFLOWS, ("get", "list")),  # whether the runs of jobs that were left behind are over
     Right(JOBS, ("get",)),
 )
-"""Launching works without these, but some messages come later or say less."""
 
 
 def may(cluster: Cluster, namespace: str, right: Right, verb: str, account: str = "") -> bool:

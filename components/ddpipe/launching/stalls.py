@@ -49,6 +49,7 @@ _PASSING = re.compile(
     r"|failed calling webhook|internal error|etcd|exceeded quota|object is being deleted",
     re.IGNORECASE,
 )
+# What the API server says about pods that it refuses.
 _REJECTIONS = {
     "failed calling webhook": Cause.WEBHOOK_SILENT,
     "exceeded quota": Cause.QUOTA,
@@ -56,7 +57,6 @@ _REJECTIONS = {
     "admission webhook": Cause.WEBHOOK,
     "object is being deleted": Cause.OLD_POD,
 }
-"""What the API server says about pods that it refuses."""
 _OF_POD: Mapping[str, tuple[type[LaunchError], str, Cause]] = {
     "image": (ImageUnavailable, "an image cannot be pulled", Cause.IMAGE),
     "container": (PodRefused, "a container cannot be created", Cause.CONTAINER),

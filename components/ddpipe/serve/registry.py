@@ -32,9 +32,8 @@ Property: TypeAlias = "bool | int | float | str"
 LONGEST = 1000  # characters of a text: a registry's columns are bounded
 AUTHOR = "ddpipe"
 
+# As the registry's client names the file with a token; sent over https only.
 TOKEN = "KF_PIPELINES_SA_TOKEN_PATH"  # noqa: S105 - a variable with the path of a file
-"""As the registry's client names the file with a token; sent over https only."""
-
 # Seconds before each further attempt: of a registry that is away, or of two registrations at once.
 PAUSES = (1.0, 4.0, 10.0)
 LIMIT = 60.0  # seconds that an attempt may take

@@ -47,12 +47,11 @@ SLOWEST_BODY, SLOWEST_RATE = 10.0, 2**19
 SLOWEST_HEADER = 10.0  # seconds that a connection may be open without a whole header
 MOST_CONNECTIONS, SPARE_DESCRIPTORS = 1000, 64
 
+# What the page may load: nothing from elsewhere.
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
     "img-src blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""What the page may load: nothing from elsewhere."""
-
 T = TypeVar("T")
 
 
