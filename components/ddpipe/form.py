@@ -14,7 +14,7 @@ A message names a parameter in backticks, as it is declared. The entry point tha
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
@@ -66,7 +66,7 @@ def filled(items: Iterable[Parameter], values: Mapping[str, Any]) -> dict[str, A
     return form
 
 
-def opened(values: Mapping[str, Any], items: Iterable[Parameter]) -> tuple[dict[str, Any], list[str]]:
+def opened(values: Mapping[str, Any], items: Collection[Parameter]) -> tuple[dict[str, Any], list[str]]:
     """Values by the parameters' own names, those in object fields too, and what is wrong with the names."""
     fields = {item.name: item.form for item in items if item.form and not item.alone}
     elsewhere = {item.name: item.form for item in items if item.form}

@@ -193,9 +193,8 @@ def _mapped(given: tuple[str, ...], item: Parameter) -> dict[str, Any]:
             continue
         name, separator, value = text.partition("=")
         if not (name and separator):
-            raise click.BadParameter(
-                "an item is neither NAME=VALUE nor a JSON object"
-            )  # it may be a password
+            # It is not shown, as it may be a password.
+            raise click.BadParameter("an item is neither NAME=VALUE nor a JSON object")
         values[name] = value if item.items is str else _json(value)
     return values
 

@@ -36,43 +36,31 @@ class OwnedObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """One way to run a training job: pure functions, a resource, and what messages say about it.
+    """One way to run a training job: pure functions, a resource, and what messages say about it."""
 
-    Attributes:
-        resource: The kind of object that stands for a job.
-        controller: What acts on it.
-        manifest: (job, what the CRD knows of `spec`, or None if unknown) -> the object to create.
-        pod: (job) -> the template of its pods.
-        phase: (object) -> how far the job is according to the object.
-        status: (job, object, pods, reader of pods) -> what it is doing; pods of an earlier job of this name
-            are ignored.
-        wanted: (object) -> how many pods it asks for now, each a rank; None if its pods are no ranks.
-        owns: (object, pod) -> whether the pod is one of this job's.
-        selector: (name of the job) -> the label selector of its pods.
-        concerns: (object, event) -> whether the event is about the job, or what makes its pods.
-        expires: Whether the cluster itself removes a job some time after its end.
-        lacks: (job, what the CRD knows of `spec`) -> what is against choosing it for this job unasked.
-        needs_schema: Whether the manifest is a guess without what the CRD knows.
-        services: (job) -> the further objects by which its pods find each other.
-        container: Name of the container that trains.
-        first: The labels that only the pod of rank 0 has; none if labels do not distinguish it.
-    """
-
-    resource: Resource
-    controller: Controller
+    resource: Resource  # the kind of object that stands for a job
+    controller: Controller  # what acts on it
+    # (job, what the CRD knows of `spec`, or None if unknown) -> the object to create
     manifest: Callable[[TrainingJob, Object | None], dict[str, Any]]
-    pod: Callable[[TrainingJob], Object]
-    phase: Callable[[Object], Phase]
+    pod: Callable[[TrainingJob], Object]  # (job) -> the template of its pods
+    phase: Callable[[Object], Phase]  # (object) -> how far the job is according to the object
+    # (job, object, pods, reader of pods) -> what it is doing; pods of an earlier job of this name are ignored
     status: Callable[[TrainingJob, Object, Sequence[Object], Read], JobStatus]
-    owns: Callable[[Object, Object], bool]
+    owns: Callable[[Object, Object], bool]  # (object, pod) -> whether the pod is one of this job's
+    # (object) -> how many pods it asks for now, each a rank; None if its pods are no ranks
     wanted: Callable[[Object], int | None] = lambda _found: None
+    # (name of the job) -> the label selector of its pods
     selector: Callable[[str], str] = lambda name: f"{JOB}={name}"
+    # (object, event) -> whether the event is about the job, or what makes its pods
     concerns: Callable[[Object, Object], bool] = names
-    expires: bool = True
+    expires: bool = True  # whether the cluster itself removes a job some time after its end
+    # (job, what the CRD knows of `spec`) -> what is against choosing it for this job unasked
     lacks: Callable[[TrainingJob, Object | None], Sequence[str]] = lambda _job, _schema: ()
-    needs_schema: bool = False
+    needs_schema: bool = False  # whether the manifest is a guess without what the CRD knows
+    # (job) -> the further objects by which its pods find each other
     services: Callable[[TrainingJob], Sequence[OwnedObject]] = lambda _job: ()
-    container: str = CONTAINER
+    container: str = CONTAINER  # the one that trains
+    # The labels that only the pod of rank 0 has; none if labels do not distinguish it.
     first: Mapping[str, str] = field(default_factory=dict)
 
     def owned_objects(self, job: TrainingJob) -> Sequence[OwnedObject]:

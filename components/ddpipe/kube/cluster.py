@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ddpipe.kube.resources import (
     ACCOUNTS,
@@ -23,6 +23,7 @@ from ddpipe.kube.resources import (
 # A watch sends one object per line, and etcd stores none above 1.5 MB: anything longer is not from the API.
 _LONGEST_LINE = 16 * 2**20
 
+T = TypeVar("T")
 Query = Mapping[str, str]
 PAGE = 250  # objects in a page: of pods about 7 MB
 
@@ -189,12 +190,13 @@ def spec_schema(cluster: Cluster, resource: Resource, *, needed: bool = False) -
     return None
 
 
-def readable(read: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+def readable(read: Callable[[], T]) -> T | None:
     """The result of `read`; None if this account may not read it (403), or there is nothing (404)."""
     try:
         return read()
     except Refused as error:
-        if error.status in {HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND}:
+        # 410: a list was given up by the server between two pages.
+        if error.status in {HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, HTTPStatus.GONE}:
             return None
         raise
 

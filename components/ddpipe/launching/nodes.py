@@ -8,18 +8,15 @@ launchers, and there the scheduler, an autoscaler or a queue decides anyway.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from http import HTTPStatus
-from typing import TypeVar
+from collections.abc import Mapping
 
 from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.options import Preflight
 from ddpipe.kube import capacity
-from ddpipe.kube.cluster import Cluster, Refused, pages, readable
+from ddpipe.kube.cluster import Cluster, pages, readable
 from ddpipe.kube.resources import Object
 
-T = TypeVar("T")
 _NODES, _ALL_PODS = "/api/v1/nodes", "/api/v1/pods"
 _NOT_ENDED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 PRIORITY_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
@@ -61,7 +58,7 @@ def _nodes(cluster: Cluster, job: TrainingJob) -> list[capacity.Node] | None:
                 return None
         return nodes
 
-    return _if_visible(read)
+    return readable(read)
 
 
 def _usage(cluster: Cluster, pod: Object) -> capacity.Usage | None:
@@ -78,7 +75,7 @@ def _usage(cluster: Cluster, pod: Object) -> capacity.Usage | None:
                 usage.add(other)
         return usage
 
-    return _if_visible(read)
+    return readable(read)
 
 
 def _preempts(cluster: Cluster, pod: Object) -> float:
@@ -97,13 +94,3 @@ def _preempts(cluster: Cluster, pod: Object) -> float:
         return -math.inf
     value = found.get("value", 0)
     return float(value) if isinstance(value, int) else math.inf
-
-
-def _if_visible(read: Callable[[], T]) -> T | None:
-    try:
-        return read()
-    except Refused as error:
-        # 410: the list was given up by the server between two pages.
-        if error.status in {HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, HTTPStatus.GONE}:
-            return None
-        raise

@@ -241,15 +241,8 @@ def runs_over(
 
 def _running(cluster: Cluster, namespace: str) -> set[str] | None:
     """The uids of the workflows that are not over; None if this account may not list them."""
-    found: set[str] = set()
-    try:
-        for page in pages(cluster.get_metadata, WORKFLOWS.path(namespace), _RUNNING):
-            found |= {item["metadata"]["uid"] for item in page}
-    except Refused as error:
-        if error.status in {HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, HTTPStatus.GONE}:
-            return None
-        raise
-    return found
+    listed = pages(cluster.get_metadata, WORKFLOWS.path(namespace), _RUNNING)
+    return readable(lambda: {item["metadata"]["uid"] for page in listed for item in page})
 
 
 def _is_over(cluster: Cluster, namespace: str, reference: Object) -> bool | None:
