@@ -32,6 +32,7 @@ from ddpipe.steps import (
     EVALUATE,
     EXPORT,
     TRAIN_ANYWHERE,
+    VERSION,
     ReuseOptions,
     StoreOptions,
     TrainOptions,
@@ -69,12 +70,7 @@ class VersionOptions(Parameters):
 
     heading: ClassVar[str] = "Data"
 
-    dataset: str = parameter(
-        "",
-        "Dataset version to use instead of a source: the URI of its manifest, or its ID in the store or a "
-        "unique prefix of it.",
-        common=True,
-    )
+    dataset: str = parameter("", f"Dataset version to use instead of a source: {VERSION}.", common=True)
 
 
 _CHECKED = (

@@ -63,8 +63,7 @@ class Earlier:
     """A complete earlier run."""
 
     run: Run
-    title: str
-    """Its title or name, and when it ended, for messages."""
+    title: str  # or its name, and when it ended, for messages
 
 
 def reuse_keys(dataset: str, recipe: Recipe, options: TrainOptions) -> ReuseKeys:

@@ -28,6 +28,7 @@ from ddpipe.train.presets import PresetOptions
 from ddpipe.train.recipe import Recipe
 
 REUSE = "reuse"  # use an earlier model instead of training the same one again
+VERSION = "the URI of its manifest, or its ID in the store or a unique prefix of it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +56,7 @@ class DatasetOptions(Parameters):
 
     heading: ClassVar[str] = "Data"
 
-    dataset: str = parameter(
-        None,
-        "Dataset version: the URI of its manifest, or its ID in the store or a unique prefix of it.",
-        common=True,
-    )
+    dataset: str = parameter(None, f"Dataset version: {VERSION}.", common=True)
     store: str = parameter(
         "store", "URI of the dataset store, for a dataset that is given by its ID.", form="storage_datasets"
     )
@@ -70,10 +67,7 @@ class TrainedDatasetOptions(DatasetOptions):
     """The dataset version of a run, for a step that follows training."""
 
     dataset: str = parameter(
-        "",
-        "Dataset version: the URI of its manifest, or its ID in the store or a unique prefix of it (default: "
-        "that on which the run was trained).",
-        common=True,
+        "", f"Dataset version: {VERSION} (default: that on which the run was trained).", common=True
     )
 
 

@@ -332,24 +332,16 @@ def _pod(node: str) -> str:
 
 
 def _steps(engine: Engine, run: Any) -> tuple[str, ...]:  # noqa: ANN401 - of the shape RUN
-    """The steps of a run's pipeline; raises `NotAnEngine` if the server sends something else."""
+    """The steps of a run's pipeline, which it or its version has; `NotAnEngine` for anything else."""
     try:
-        return steps_of(_spec(engine, run))
+        spec, reference = run.pipeline_spec or {}, run.pipeline_version_reference
+        if not spec and reference:
+            pipeline, version = quoted(reference.pipeline_id), quoted(reference.pipeline_version_id)
+            path = f"pipelines/{pipeline}/versions/{version}"
+            spec = engine.client.ask("GET", path, VERSION).pipeline_spec or {}
+        return steps_of(spec)
     except (AttributeError, KeyError, TypeError) as error:
         raise not_described(f"the pipeline of run {run.run_id}", error) from error
-
-
-def _spec(engine: Engine, run: Any) -> Mapping[str, Any]:  # noqa: ANN401 - of the shape RUN
-    """The pipeline of a run, which the run itself or its version has."""
-    if run.pipeline_spec:
-        found: Mapping[str, Any] = run.pipeline_spec
-        return found
-    reference = run.pipeline_version_reference
-    if not reference:
-        return {}
-    path = f"pipelines/{quoted(reference.pipeline_id)}/versions/{quoted(reference.pipeline_version_id)}"
-    version = engine.client.ask("GET", path, VERSION)
-    return version.pipeline_spec or {}
 
 
 def _changes(state: RunState, reported: dict[str, str]) -> Iterator[str]:

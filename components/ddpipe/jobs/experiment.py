@@ -15,7 +15,7 @@ from typing import Any
 
 from ddpipe.errors import ParameterError
 from ddpipe.jobs.backend import Backend, Controller
-from ddpipe.jobs.job import TrainingJob, annotate, metadata_of
+from ddpipe.jobs.job import TrainingJob, manifest_of
 from ddpipe.jobs.replicas import Read, name_within, replica_of
 from ddpipe.jobs.status import JobStatus, Phase, Stage, condition
 from ddpipe.kube.resources import JOBS, Object, Resource, names
@@ -97,13 +97,7 @@ def _manifest(
         ],
         "trialSpec": {"apiVersion": made["apiVersion"], "kind": made["kind"], "spec": made["spec"]},
     }
-    body = {
-        "apiVersion": RESOURCE.api_version,
-        "kind": RESOURCE.kind,
-        "metadata": metadata_of(job),
-        "spec": {**_search(plan), "trialTemplate": template},
-    }
-    return annotate(body, job)
+    return manifest_of(RESOURCE, job, {**_search(plan), "trialTemplate": template})
 
 
 def _trial(plan: SearchPlan, job: TrainingJob) -> TrainingJob:

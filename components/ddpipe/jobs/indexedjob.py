@@ -17,7 +17,7 @@ from typing import Any
 from ddpipe.errors import ParameterError
 from ddpipe.jobs import CONTAINER
 from ddpipe.jobs.backend import Backend, Controller, OwnedObject
-from ddpipe.jobs.job import JOB, TrainingJob, annotate, labels_of, metadata_of
+from ddpipe.jobs.job import JOB, TrainingJob, labels_of, manifest_of
 from ddpipe.jobs.options import Restart, Success
 from ddpipe.jobs.pods import ranks, template
 from ddpipe.jobs.replicas import INDEX, Read, current_and_replaced, replica_of, stage_of
@@ -44,21 +44,16 @@ def manifest(job: TrainingJob, _schema: Object | None = None) -> dict[str, Any]:
             do="Leave it out, let a queue admit the job as a whole, or choose another backend.",
         )
     of_rank_0 = {"rules": [{"succeededIndexes": "0"}]}
-    body = {
-        "apiVersion": JOBS.api_version,
-        "kind": JOBS.kind,
-        "metadata": metadata_of(job),
-        "spec": {
-            "completionMode": "Indexed",
-            "completions": job.nodes,
-            "parallelism": job.nodes,
-            "ttlSecondsAfterFinished": job.finished_ttl,
-            **_failure_policy(job),
-            **({"successPolicy": of_rank_0} if job.success == Success.RANK0 else {}),
-            "template": pod(job),
-        },
+    spec = {
+        "completionMode": "Indexed",
+        "completions": job.nodes,
+        "parallelism": job.nodes,
+        "ttlSecondsAfterFinished": job.finished_ttl,
+        **_failure_policy(job),
+        **({"successPolicy": of_rank_0} if job.success == Success.RANK0 else {}),
+        "template": pod(job),
     }
-    return annotate(body, job)
+    return manifest_of(JOBS, job, spec)
 
 
 def _failure_policy(job: TrainingJob) -> dict[str, Any]:

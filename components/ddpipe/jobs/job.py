@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from ddpipe.jobs.options import LaunchOptions
+from ddpipe.kube.resources import Resource
 from ddpipe.parameters import Parameters, parameter
 
 # Operators append "-worker-511" and use the result as a host name, of at most 63 characters.
@@ -110,27 +111,18 @@ def labels_of(job: TrainingJob) -> dict[str, str]:
     }
 
 
-def metadata_of(job: TrainingJob) -> dict[str, Any]:
-    """The metadata of the object that stands for a job; Kueue reads the queue's name from a label."""
-    return {
+def manifest_of(resource: Resource, job: TrainingJob, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The object that stands for a job, annotated with its owner, its keep policy and a hash of its spec."""
+    # Of what was requested, before a server adds its defaults.
+    digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
+    metadata = {
         "name": job.name,
         "namespace": job.namespace,
+        # Kueue reads the queue's name from a label.
         "labels": {**labels_of(job), **({QUEUE: job.queue} if job.queue else {})},
-        "annotations": dict(job.annotations),
+        "annotations": {**job.annotations, OWNER: job.owner.key, SPEC: digest, KEEP: job.keep},
     }
-
-
-def spec_hash(manifest: Mapping[str, Any]) -> str:
-    """The hash of what was requested, before a server adds its defaults."""
-    return hashlib.sha256(json.dumps(manifest["spec"], sort_keys=True).encode()).hexdigest()[:16]
-
-
-def annotate(manifest: dict[str, Any], job: TrainingJob) -> dict[str, Any]:
-    """The manifest with its owner, keep policy and spec hash as annotations."""
-    metadata = manifest["metadata"]
-    own = {OWNER: job.owner.key, SPEC: spec_hash(manifest), KEEP: job.keep}
-    annotated = {**metadata, "annotations": {**metadata.get("annotations", {}), **own}}
-    return {**manifest, "metadata": annotated}
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "spec": spec}
 
 
 def owner_of(found: Mapping[str, Any]) -> Owner | None:

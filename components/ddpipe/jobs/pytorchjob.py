@@ -20,7 +20,7 @@ from typing import Any
 from ddpipe.errors import ParameterError, listed
 from ddpipe.jobs import CONTAINER
 from ddpipe.jobs.backend import Backend, Controller
-from ddpipe.jobs.job import TrainingJob, annotate, metadata_of
+from ddpipe.jobs.job import TrainingJob, manifest_of
 from ddpipe.jobs.options import Restart, Success
 from ddpipe.jobs.pods import ranks, template
 from ddpipe.jobs.replicas import Read, name_within, replica_of, stage_of
@@ -50,17 +50,12 @@ def manifest(job: TrainingJob, schema: Object | None = None) -> dict[str, Any]:
             do="Leave it out, update the Training Operator, or choose another backend.",
         )
     known = {"runPolicy", "nprocPerNode", "elasticPolicy"} if schema is None else set(schema)
-    body = {
-        "apiVersion": RESOURCE.api_version,
-        "kind": RESOURCE.kind,
-        "metadata": metadata_of(job),
-        "spec": {
-            "pytorchReplicaSpecs": _replica_specs(job, known),
-            **({"nprocPerNode": str(job.processes_per_pod)} if "nprocPerNode" in known else {}),
-            **_run_policy(job, known),
-        },
+    spec = {
+        "pytorchReplicaSpecs": _replica_specs(job, known),
+        **({"nprocPerNode": str(job.processes_per_pod)} if "nprocPerNode" in known else {}),
+        **_run_policy(job, known),
     }
-    return annotate(body, job)
+    return manifest_of(RESOURCE, job, spec)
 
 
 def _conflicts(job: TrainingJob, schema: Object | None) -> Iterator[str]:

@@ -23,7 +23,7 @@ from typing import Any
 from ddpipe.errors import ParameterError, listed
 from ddpipe.jobs import CONTAINER
 from ddpipe.jobs.backend import Backend, Controller
-from ddpipe.jobs.job import TrainingJob, annotate, metadata_of
+from ddpipe.jobs.job import TrainingJob, manifest_of
 from ddpipe.jobs.options import RUNTIME, Keep, Restart, Success
 from ddpipe.jobs.pods import ranks, template
 from ddpipe.jobs.replicas import INDEX, Read, current_and_replaced, replica_of, stage_of
@@ -59,27 +59,18 @@ def manifest(job: TrainingJob, schema: Object | None = None) -> dict[str, Any]:
         )
     pod, container = _parts(job)
     kind, _, name = job.runtime.rpartition("/")
-    body = {
-        "apiVersion": RESOURCE.api_version,
-        "kind": RESOURCE.kind,
-        "metadata": metadata_of(job),
-        "spec": {
-            "runtimeRef": {
-                "apiGroup": RESOURCE.group,
-                "kind": kind or "ClusterTrainingRuntime",
-                "name": name,
-            },
-            "trainer": {
-                # Without a command the image's own is used, not the runtime's.
-                **{field: container.get(field, []) for field in _OF_TRAINER},
-                "numNodes": job.nodes,
-                "numProcPerNode": job.processes_per_pod,
-                "resourcesPerNode": container["resources"],
-            },
-            **_override(pod, schema),
+    spec = {
+        "runtimeRef": {"apiGroup": RESOURCE.group, "kind": kind or "ClusterTrainingRuntime", "name": name},
+        "trainer": {
+            # Without a command the image's own is used, not the runtime's.
+            **{field: container.get(field, []) for field in _OF_TRAINER},
+            "numNodes": job.nodes,
+            "numProcPerNode": job.processes_per_pod,
+            "resourcesPerNode": container["resources"],
         },
+        **_override(pod, schema),
     }
-    return annotate(body, job)
+    return manifest_of(RESOURCE, job, spec)
 
 
 def _conflicts(job: TrainingJob, schema: Object | None) -> Iterator[str]:

@@ -18,7 +18,7 @@ from ddpipe import jobs as backends
 from ddpipe.errors import LaunchError, NotInstalled, PreflightFailed, ReplicaFailed
 from ddpipe.jobs.backend import Backend, Controller, all_backends
 from ddpipe.jobs.experiment import RESOURCE as EXPERIMENTS
-from ddpipe.jobs.job import TrainingJob, annotate, labels_of
+from ddpipe.jobs.job import TrainingJob, manifest_of
 from ddpipe.jobs.pods import template
 from ddpipe.jobs.replicas import Read, replica_of
 from ddpipe.jobs.status import JobStatus, Phase, Stage, condition
@@ -33,8 +33,7 @@ CONTAINER = "runner"
 
 
 def manifest(job: TrainingJob, _schema: Object | None = None) -> dict[str, Any]:
-    metadata = {"name": job.name, "namespace": job.namespace, "labels": labels_of(job)}
-    return annotate({"metadata": metadata, "spec": {"team": template(job, CONTAINER)}}, job)
+    return manifest_of(RESOURCE, job, {"team": template(job, CONTAINER)})
 
 
 def phase(found: Object) -> Phase:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from launch_samples import a_job
 
-from ddpipe.jobs.job import Owner, annotate, label_value, labels_of, owner_of, spec_hash
+from ddpipe.jobs.job import SPEC, Owner, label_value, labels_of, manifest_of, owner_of
+from ddpipe.kube.resources import JOBS
 
 
 @pytest.mark.parametrize(
@@ -38,15 +40,17 @@ def test_a_user_s_labels_do_not_hide_whose_job_it_is() -> None:
 
 
 def test_the_hash_is_of_what_was_requested_in_any_order() -> None:
-    one = {"metadata": {"name": "a"}, "spec": {"a": 1, "b": {"c": 2, "d": 3}}}
-    same = {"metadata": {"name": "b"}, "spec": {"b": {"d": 3, "c": 2}, "a": 1}, "status": {}}
-    assert spec_hash(one) == spec_hash(same)
-    assert spec_hash(one) != spec_hash({"spec": {"a": 1, "b": {"c": 2, "d": 4}}})
+    def spec_hash(spec: dict[str, Any], **options: object) -> str:
+        return str(manifest_of(JOBS, a_job(**options), spec)["metadata"]["annotations"][SPEC])
+
+    one = {"a": 1, "b": {"c": 2, "d": 3}}
+    assert spec_hash(one) == spec_hash({"b": {"d": 3, "c": 2}, "a": 1}, labels={"team": "vision"})
+    assert spec_hash(one) != spec_hash({"a": 1, "b": {"c": 2, "d": 4}})
 
 
 def test_annotations_that_are_there_stay() -> None:
-    job = a_job(keep="failed")
-    made = annotate({"metadata": {"name": job.name, "annotations": {"a": "b"}}, "spec": {}}, job)
+    job = a_job(keep="failed", annotations={"a": "b"})
+    made = manifest_of(JOBS, job, {})
     annotations = made["metadata"]["annotations"]
     assert (annotations["a"], annotations["ddpipe.dev/keep"]) == ("b", "failed")
     assert owner_of(made) == job.owner

@@ -9,7 +9,7 @@ import pytest
 from launch_samples import a_job, a_pod, an_object, ended
 
 from ddpipe.jobs import indexedjob, pytorchjob
-from ddpipe.jobs.job import TrainingJob, annotate
+from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.status import JobStatus, Phase
 from ddpipe.launching import diagnosis, elastic
 from ddpipe.launching.pod_history import SIDECAR_SECONDS, PodHistory
@@ -213,7 +213,7 @@ def test_an_indexed_job_s_replaced_pod_is_forgotten_too() -> None:
     """Its failed pod remains next to the one that replaced it."""
     job = replace(JOB, backend="indexedjob", nodes=1)
     record = PodHistory(job, indexedjob.BACKEND)
-    found = annotate(indexedjob.manifest(job), job)
+    found = indexedjob.manifest(job)
     found["metadata"] |= {"uid": "job-uid", "creationTimestamp": "2026-01-01T00:00:00Z"}
     number = {"batch.kubernetes.io/job-completion-index": "0"}
     old, new = (
