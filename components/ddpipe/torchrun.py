@@ -8,17 +8,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Thread
 
-from ddpipe.processes.machine import clean_up_and_leave, is_alive, search_rarely
+from ddpipe.processes.machine import act_without, clean_up_and_leave, search_rarely
 
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
-_LOOK_SECONDS = 1.0
 
 
 def main() -> None:
@@ -30,18 +27,11 @@ def main() -> None:
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     from torch.distributed.run import main as torchrun  # noqa: PLC0415 - torch, after `search_rarely`
 
-    if parent := os.environ.pop("DDPIPE_PARENT", ""):
-        Thread(target=_stop_without, args=(int(parent),), daemon=True).start()
+    # A parent that is killed cannot forward a signal to the ranks.
+    act_without("DDPIPE_PARENT", lambda: os.kill(os.getpid(), signal.SIGTERM))
     with _error_file_kept():
         torchrun()
     clean_up_and_leave(0)
-
-
-def _stop_without(parent: int) -> None:
-    """Stop this process and the ranks when the parent is gone: a killed parent cannot forward a signal."""
-    while is_alive(parent):
-        time.sleep(_LOOK_SECONDS)
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 @contextmanager

@@ -10,15 +10,15 @@ import math
 import os
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
-from ddpipe.errors import Diverged
+from ddpipe.errors import Diverged, Interrupted
+from ddpipe.processes.machine import act_without, leave
 from ddpipe.runs import Run
 from ddpipe.storage import open_store
 from ddpipe.train.recipe import Recipe
-from ddpipe.tune.process import PARENT, TrialProcess, TrialSetup, _end_with
+from ddpipe.tune.process import PARENT, TrialProcess, TrialSetup
 
 EPOCH_SECONDS = 0.02
 
@@ -43,7 +43,7 @@ def started(run: Run, recipe: Recipe, work: TrialSetup) -> TrialProcess:
 
 
 def main(uri: str, text: str) -> None:
-    threading.Thread(target=_end_with, args=(int(os.environ[PARENT]),), daemon=True).start()
+    act_without(PARENT, lambda: leave(Interrupted.exit_code))
     run, recipe = Run(uri), Recipe.from_json(text)
     store = open_store(run.training)
     lines = store.read("metrics.jsonl").decode().splitlines() if store.exists("metrics.jsonl") else []

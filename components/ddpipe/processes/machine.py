@@ -26,6 +26,7 @@ from typing import NamedTuple, NoReturn
 
 # New objects before the youngest are searched; searches of one generation before one of the next.
 _THRESHOLDS = (100_000, 50, 1000)
+_LOOK_SECONDS = 0.5
 LAUNCHED = "DDPIPE_LAUNCHED"  # Variable with the time at which a command began to start processes
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # names of glibc's options
 # Large blocks of a process, as glibc limits them by default; and bytes of a block that counts as one.
@@ -77,6 +78,18 @@ def is_alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def act_without(variable: str, act: Callable[[], object]) -> None:
+    """Call `act` from a thread once the process that this environment variable names is gone."""
+
+    def watch(parent: int) -> None:
+        while is_alive(parent):
+            time.sleep(_LOOK_SECONDS)
+        act()
+
+    if parent := os.environ.pop(variable, ""):
+        threading.Thread(target=watch, args=(int(parent),), daemon=True).start()
 
 
 def leave(exit_code: int) -> NoReturn:

@@ -13,12 +13,10 @@ import logging
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
 from typing import Any, NoReturn, Self
 
 import click
@@ -26,7 +24,7 @@ import click
 from ddpipe import workflow
 from ddpipe.errors import DdpipeError, Interrupted, NoSuchObject, ReplicaFailed, from_dict
 from ddpipe.jobs.job import Owner
-from ddpipe.processes.machine import clean_up_and_leave, cpus, is_alive, leave, on_stop, search_rarely
+from ddpipe.processes.machine import act_without, clean_up_and_leave, cpus, leave, on_stop, search_rarely
 from ddpipe.runs import Run
 from ddpipe.steps import TrainOptions
 from ddpipe.storage import open_store
@@ -36,7 +34,6 @@ from ddpipe.train.recipe import Recipe
 Record = Mapping[str, Any]
 
 PARENT = "DDPIPE_STUDY"  # the environment variable with the process that started a trial's
-_LOOK_SECONDS = 0.5
 
 _LAST_LINES = 20
 _PATIENCE = 60.0  # seconds in which a process that is asked to stop saves its state
@@ -135,8 +132,8 @@ class TrialProcess:
 def main(run: str, dataset: str, recipe: str, processes: int) -> None:
     """Train one trial."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
-    if parent := os.environ.pop(PARENT, ""):
-        Thread(target=_end_with, args=(int(parent),), daemon=True).start()
+    # The processes that train notice that this one is gone, save, and stop.
+    act_without(PARENT, lambda: leave(Interrupted.exit_code))
     try:
         train(Run(run), dataset, Recipe.from_json(recipe), processes)
     except DdpipeError as error:
@@ -160,13 +157,6 @@ def train(run: Run, dataset: str, recipe: Recipe, processes: int) -> None:
         if not run.facts("prepare"):
             workflow.use(run, dataset)
         workflow.train(run, dataset, recipe, TrainOptions(processes=processes), Owner())
-
-
-def _end_with(parent: int) -> None:
-    """End this process at once when its parent is gone; the processes that train notice, save, and stop."""
-    while is_alive(parent):
-        time.sleep(_LOOK_SECONDS)
-    leave(Interrupted.exit_code)
 
 
 if __name__ == "__main__":
