@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
+from typing import Any, Self
 
 from ddpipe.jobs import BACKENDS, CONTAINER
 from ddpipe.jobs.job import JOB, TrainingJob, labels_of
@@ -32,6 +32,13 @@ class OwnedObject:
 
     resource: Resource
     manifest: Object
+
+    @classmethod
+    def of(cls, kind: Resource, job: TrainingJob, **content: Any) -> Self:  # noqa: ANN401 - JSON
+        """An object of this kind that has the name of the job."""
+        metadata = {"name": job.name, "namespace": job.namespace, "labels": labels_of(job)}
+        about = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
+        return cls(resource=kind, manifest={**about, **content})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +72,7 @@ class Backend:
 
     def owned_objects(self, job: TrainingJob) -> Sequence[OwnedObject]:
         """The further objects that a job needs."""
-        metadata = {"name": job.name, "namespace": job.namespace, "labels": labels_of(job)}
-        secret = {
-            "apiVersion": SECRETS.api_version,
-            "kind": SECRETS.kind,
-            "metadata": metadata,
-            "stringData": dict(job.hidden),
-        }
-        hidden = [OwnedObject(resource=SECRETS, manifest=secret)] if job.hidden else []
+        hidden = [OwnedObject.of(SECRETS, job, stringData=dict(job.hidden))] if job.hidden else []
         return [*self.services(job), *hidden]
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from ddpipe.errors import ParameterError
 from ddpipe.jobs import CONTAINER
 from ddpipe.jobs.backend import Backend, Controller, OwnedObject
-from ddpipe.jobs.job import JOB, TrainingJob, labels_of, manifest_of
+from ddpipe.jobs.job import JOB, TrainingJob, manifest_of
 from ddpipe.jobs.options import Restart, Success
 from ddpipe.jobs.pods import ranks, template
 from ddpipe.jobs.replicas import INDEX, Read, current_and_replaced, replica_of, stage_of
@@ -78,14 +78,9 @@ def services(job: TrainingJob) -> tuple[OwnedObject, ...]:
     """The service that gives the pods their names; a pod alone needs none."""
     if job.nodes == 1:
         return ()
-    service = {
-        "apiVersion": SERVICES.api_version,
-        "kind": SERVICES.kind,
-        "metadata": {"name": job.name, "namespace": job.namespace, "labels": labels_of(job)},
-        # The ranks meet before any of them could be called ready.
-        "spec": {"clusterIP": "None", "selector": {JOB: job.name}, "publishNotReadyAddresses": True},
-    }
-    return (OwnedObject(resource=SERVICES, manifest=service),)
+    # The ranks meet before any of them could be called ready.
+    spec = {"clusterIP": "None", "selector": {JOB: job.name}, "publishNotReadyAddresses": True}
+    return (OwnedObject.of(SERVICES, job, spec=spec),)
 
 
 def pod(job: TrainingJob) -> dict[str, Any]:

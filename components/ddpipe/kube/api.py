@@ -112,23 +112,23 @@ class ApiServer:
         self._login = _Login(log_in)
 
     def get(self, path: str, query: Query | None = None) -> dict[str, Any]:
-        return self._json("GET", path, query)
+        return self._json(_Request("GET", path, query))
 
     def get_metadata(self, path: str, query: Query | None = None) -> dict[str, Any]:
-        return self._json("GET", path, query, accept=_METADATA_LIST)
+        return self._json(_Request("GET", path, query, accept=_METADATA_LIST))
 
     def create(self, path: str, body: Mapping[str, Any], query: Query | None = None) -> dict[str, Any]:
-        return self._json("POST", path, query, body)
+        return self._json(_Request("POST", path, query, body))
 
     def annotate(self, path: str, uid: str, annotations: Mapping[str, str]) -> None:
-        self._json("PATCH", path, body={"metadata": {"uid": uid, "annotations": annotations}})
+        self._json(_Request("PATCH", path, body={"metadata": {"uid": uid, "annotations": annotations}}))
 
     def replace(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        return self._json("PUT", path, body=body)
+        return self._json(_Request("PUT", path, body=body))
 
     def delete(self, path: str, uid: str) -> None:
         options = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
-        self._json("DELETE", path, body=options)
+        self._json(_Request("DELETE", path, body=options))
 
     def lines(self, path: str, query: Query, idle: float) -> Iterator[bytes]:
         return whole_lines(self.pieces(path, query, idle))
@@ -153,15 +153,7 @@ class ApiServer:
     def spare(self) -> ApiServer:
         return ApiServer(self._login.log_in, self.namespace, self._timeout, self._first)
 
-    def _json(
-        self,
-        method: str,
-        path: str,
-        query: Query | None = None,
-        body: Mapping[str, Any] | None = None,
-        accept: str = _JSON,
-    ) -> dict[str, Any]:
-        request = _Request(method, path, query, body, accept)
+    def _json(self, request: _Request) -> dict[str, Any]:
         if not self._budget:
             return self._once(request)
         return with_retries(
