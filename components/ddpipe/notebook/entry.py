@@ -62,9 +62,8 @@ def launch(
     chosen, backend = _checked(options)
     public = {} if backend == LOCAL else chosen.to_dict()
     private = {key: public.pop(key) for key in PRIVATE if public.get(key)}
-    readable = re.sub(r"[^a-z0-9]+", "-", call.name.lower()).strip("-") or "work"
     launched = Launch(
-        name=name or f"{readable}-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}",
+        name=name or f"{_readable(call.name)}-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}",
         work=call.name,
         sha256=call.sha256,
         backend=backend,
@@ -130,6 +129,10 @@ def attach(name: str, runs: str = "runs", *, key: str = "") -> Handle:
     if handle.status().phase == "lost" and launched.backend != LOCAL:
         machine.start("adopt")
     return handle
+
+
+def _readable(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "work"
 
 
 def _checked(options: Mapping[str, Any]) -> tuple[JobOptions, str]:
