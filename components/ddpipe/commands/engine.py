@@ -20,7 +20,7 @@ from ddpipe.commands import json_option, print_result, say
 from ddpipe.commands.options import SectionedCommand, options, parsed, taken
 from ddpipe.engine.client import Engine, connect
 from ddpipe.engine.doctor import Check, Plan, State, examine
-from ddpipe.engine.endpoint import EndpointOptions, resolve
+from ddpipe.engine.endpoint import EndpointOptions, has_endpoint, resolve
 from ddpipe.engine.package import Package, publish, read_package, read_values
 from ddpipe.engine.runs import Request, RunState, conclude, follow, look, start
 from ddpipe.errors import EngineError, Interrupted
@@ -45,14 +45,15 @@ class PipelineOptions(Parameters):
     service_account: str = parameter("", "Service account of the steps (default: the server's).")
 
 
-def with_engine(command: Command) -> Command:
-    """Add options that choose the server; the command receives a connection to it."""
+def with_engine(command: Command, *, required: bool = True) -> Command:
+    """Add options that choose the server; the command receives a connection, or None if there is none."""
 
     @options(EndpointOptions)
     @functools.wraps(command)
     def connected(**given: Any) -> None:
         own = taken(EndpointOptions, given)
-        command(connect(resolve(own, os.environ)), **given)
+        is_known = required or has_endpoint(own, os.environ)
+        command(engine=connect(resolve(own, os.environ)) if is_known else None, **given)
 
     return connected
 

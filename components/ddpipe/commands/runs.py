@@ -6,8 +6,6 @@ by --endpoint, by KFP_ENDPOINT, or inside a cluster.
 
 from __future__ import annotations
 
-import functools
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -20,9 +18,8 @@ import click
 from ddpipe import workflow
 from ddpipe.commands import in_columns, json_option, print_result, say
 from ddpipe.commands.engine import Command, followed, with_engine
-from ddpipe.commands.options import SectionedCommand, options, taken
-from ddpipe.engine.client import Engine, connect
-from ddpipe.engine.endpoint import EndpointOptions, has_endpoint, resolve
+from ddpipe.commands.options import SectionedCommand
+from ddpipe.engine.client import Engine
 from ddpipe.engine.runs import RunState, StepState, latest, look, progress, retry, step_log, step_named, stop
 from ddpipe.errors import ParameterError
 from ddpipe.processes.reports import Reports
@@ -45,16 +42,7 @@ folder_option = click.option(
 
 def with_places(command: Command) -> Command:
     """Add options for a folder and a server; the command receives the folder, and the server if any."""
-
-    @folder_option
-    @options(EndpointOptions)
-    @functools.wraps(command)
-    def connected(**given: Any) -> None:
-        own = taken(EndpointOptions, given)
-        engine = connect(resolve(own, os.environ)) if has_endpoint(own, os.environ) else None
-        command(engine=engine, **given)
-
-    return connected
+    return folder_option(with_engine(command, required=False))
 
 
 @click.group("runs")

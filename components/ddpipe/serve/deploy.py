@@ -21,7 +21,7 @@ from ddpipe.errors import DeployFailed, LaunchError, ParameterError
 from ddpipe.jobs.options import s3_environment
 from ddpipe.kube.cluster import ApiError, Cluster, Refused, is_served, readable
 from ddpipe.kube.resources import PODS, SERVICES, Resource
-from ddpipe.kube.retrying import delete, refused
+from ddpipe.kube.retrying import answered, delete
 from ddpipe.model.history import version_at
 from ddpipe.model.package import FORMAT
 from ddpipe.serve.rollout import CONTAINER, DEPLOYMENTS, ProbeResult, RolloutState, look, probe, ready_pod
@@ -70,10 +70,8 @@ def deploy(
 ) -> Deployed:
     """Serve a model, and wait until every pod answers with it."""
     _check(model)
-    try:
-        return _deploy(options, model, cluster.patient(OUTAGE), pause, clock)
-    except Refused as error:
-        raise refused(error, f"{cluster.namespace}/{options.service}") from error
+    patient, which = cluster.patient(OUTAGE), f"{cluster.namespace}/{options.service}"
+    return answered(lambda: _deploy(options, model, patient, pause, clock), which)
 
 
 def _check(model: str) -> None:
