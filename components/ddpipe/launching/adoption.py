@@ -41,7 +41,7 @@ from ddpipe.kube.cluster import spec_schema
 from ddpipe.kube.resources import PODS, Object, owns
 from ddpipe.kube.retrying import backoff, delete, with_retries
 from ddpipe.launching import diagnosis, elastic, preflight
-from ddpipe.launching.advice import kubectl
+from ddpipe.launching.advice import kubectl, name_of
 from ddpipe.launching.nodes import pods_that_fit
 from ddpipe.launching.ownership import owner_references, reference, sweep
 
@@ -71,7 +71,7 @@ class Attempt:
     @property
     def title(self) -> str:
         """The job's name in messages."""
-        return diagnosis.name_of(self.job, self.backend)
+        return name_of(self.job, self.backend)
 
     def sized(self, nodes: int) -> Attempt:
         """The same attempt with this number of pods."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TypeVar
 
+from ddpipe.errors import LaunchError
 from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.job import TrainingJob
 
+E = TypeVar("E", bound=LaunchError)
 AGAIN = "run the step again"
 _RESUMED = f"{AGAIN}: training resumes from its last checkpoint"
 
@@ -68,6 +71,16 @@ def advice(cause: Cause, job: TrainingJob, backend: Backend, **more: str) -> str
         command=" ".join(job.command),
         **more,
     )
+
+
+def error_about(job: TrainingJob, backend: Backend, kind: type[E], what: str, seen: str, cause: Cause) -> E:
+    """An error about the job as a whole."""
+    return kind(what=what, which=name_of(job, backend), seen=seen, do=advice(cause, job, backend))
+
+
+def name_of(job: TrainingJob, backend: Backend) -> str:
+    """The job's name in messages."""
+    return f"{backend.resource.kind} {job.namespace}/{job.name}"
 
 
 def kubectl(verb: str, job: TrainingJob, backend: Backend) -> str:

@@ -21,7 +21,7 @@ from ddpipe.jobs.options import Restart
 from ddpipe.jobs.replicas import KILLED
 from ddpipe.jobs.status import Ending, JobStatus, Replica, Stage, torch_error
 from ddpipe.kube.api import Refused
-from ddpipe.launching.advice import Cause, advice
+from ddpipe.launching.advice import Cause, advice, error_about, name_of
 from ddpipe.launching.deadlines import Overdue
 from ddpipe.processes import machine
 from ddpipe.processes.machine import first_killed
@@ -39,11 +39,6 @@ _CODES = {
     128 + signal.SIGKILL: Cause.SHOT,
     128 + signal.SIGTERM: Cause.STOPPED,
 }
-
-
-def name_of(job: TrainingJob, backend: Backend) -> str:
-    """The job's name in messages."""
-    return f"{backend.resource.kind} {job.namespace}/{job.name}"
 
 
 def late(
@@ -70,7 +65,7 @@ def late(
     seen = f"after {seconds:.0f} s: {seen}"
     if overdue.stage is Stage.FINISHED:
         seen = f"still running after {seconds:.0f} s; it was stopped"
-    return kind(what=what, which=name_of(job, backend), seen=seen, do=advice(cause, job, backend))
+    return error_about(job, backend, kind, what, seen, cause)
 
 
 _LATE: Mapping[Stage, tuple[type[LaunchError], str, Cause]] = {
@@ -83,12 +78,8 @@ _LATE: Mapping[Stage, tuple[type[LaunchError], str, Cause]] = {
 
 def operator_silent(job: TrainingJob, backend: Backend, seen: str) -> OperatorSilent:
     """The error of an operator that does not act on the job."""
-    return OperatorSilent(
-        what=f"the {backend.controller.name} does not answer",
-        which=name_of(job, backend),
-        seen=seen,
-        do=advice(Cause.OPERATOR_SILENT, job, backend),
-    )
+    what = f"the {backend.controller.name} does not answer"
+    return error_about(job, backend, OperatorSilent, what, seen, Cause.OPERATOR_SILENT)
 
 
 def webhook_silent(job: TrainingJob, backend: Backend, refusal: Refused) -> OperatorSilent | None:
@@ -98,22 +89,14 @@ def webhook_silent(job: TrainingJob, backend: Backend, refusal: Refused) -> Oper
     webhook = backend.controller.webhook
     if webhook and webhook in refusal.message:
         return operator_silent(job, backend, refusal.message)
-    return OperatorSilent(
-        what="a webhook of the cluster does not answer",
-        which=name_of(job, backend),
-        seen=refusal.message,
-        do=advice(Cause.WEBHOOK_SILENT, job, backend),
-    )
+    what = "a webhook of the cluster does not answer"
+    return error_about(job, backend, OperatorSilent, what, refusal.message, Cause.WEBHOOK_SILENT)
 
 
 def deleted(job: TrainingJob, backend: Backend) -> JobDeleted:
     """The error of a job that somebody else deleted."""
-    return JobDeleted(
-        what="the job was deleted while it was followed",
-        which=name_of(job, backend),
-        seen="it is no longer on the cluster",
-        do=advice(Cause.JOB_DELETED, job, backend),
-    )
+    what, seen = "the job was deleted while it was followed", "it is no longer on the cluster"
+    return error_about(job, backend, JobDeleted, what, seen, Cause.JOB_DELETED)
 
 
 def failure(
@@ -128,12 +111,8 @@ def failure(
     """The root cause of a failed job: the replica that failed first, how it ended, and its last lines."""
     failed = sorted((replica for replica in replicas if replica.has_failed), key=_when)
     if not failed:
-        return ReplicaFailed(
-            what="training failed",
-            which=name_of(job, backend),
-            seen="; ".join([message or "the operator gives no reason", *notes]),
-            do=advice(Cause.UNKNOWN, job, backend),
-        )
+        seen = "; ".join([message or "the operator gives no reason", *notes])
+        return error_about(job, backend, ReplicaFailed, "training failed", seen, Cause.UNKNOWN)
     first = failed[0]
     # Once a replica has failed by itself, the operator removes those that still run.
     others = [replica for replica in failed[1:] if first.removed or not replica.removed]

@@ -37,7 +37,7 @@ from ddpipe.kube.resources import PODS, Object
 from ddpipe.kube.retrying import delete, refused
 from ddpipe.launching import diagnosis, elastic
 from ddpipe.launching.adoption import Attempt, Begin, adopt_or_create, create_owned_objects, remove
-from ddpipe.launching.advice import Cause, advice
+from ddpipe.launching.advice import Cause, error_about
 from ddpipe.launching.deadlines import Limits
 from ddpipe.launching.elastic import Resize
 from ddpipe.launching.following import Ended, Follower
@@ -228,10 +228,6 @@ def _problem(attempt: Attempt, ended: Ended, logs: Logs, exists: Callable[[str],
         )
     missing = [uri for uri in attempt.job.outputs if not exists(uri)]
     if missing:
-        return OutputMissing(
-            what="training succeeded but left no result",
-            which=attempt.title,
-            seen=f"nothing at {', '.join(missing)}",
-            do=advice(Cause.NO_OUTPUT, attempt.job, attempt.backend),
-        )
+        what, seen = "training succeeded but left no result", f"nothing at {', '.join(missing)}"
+        return error_about(attempt.job, attempt.backend, OutputMissing, what, seen, Cause.NO_OUTPUT)
     return None

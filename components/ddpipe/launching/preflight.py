@@ -32,8 +32,8 @@ from ddpipe.kube.resources import (
     Resource,
 )
 from ddpipe.kube.retrying import with_retries
-from ddpipe.launching.advice import Cause, advice
-from ddpipe.launching.diagnosis import name_of, webhook_silent
+from ddpipe.launching.advice import Cause, advice, name_of
+from ddpipe.launching.diagnosis import webhook_silent
 from ddpipe.launching.nodes import PRIORITY_CLASSES, nodes_of
 from ddpipe.parameters import AUTO
 

@@ -29,8 +29,7 @@ from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.replicas import KILLED
 from ddpipe.jobs.status import CONTAINER_TROUBLE, IMAGE_TROUBLE, JobStatus, Replica, Stage
 from ddpipe.kube.resources import Object
-from ddpipe.launching.advice import Cause, advice
-from ddpipe.launching.diagnosis import name_of
+from ddpipe.launching.advice import Cause, advice, error_about
 
 # A state that may pass must last so many times as long as a certain one.
 _DOUBT = 6
@@ -137,12 +136,9 @@ def stalls_of(
     if len(status.replicas) < job.nodes:
         wanted = backend.wanted(found)
         if wanted is not None and wanted < job.nodes:
-            short = OperatorSilent(
-                what="somebody changed the number of the job's pods",
-                which=name_of(job, backend),
-                seen=f"it asks for {wanted} of {job.nodes}",
-                do=advice(Cause.NOT_CREATED, job, backend),
-            )
+            what = "somebody changed the number of the job's pods"
+            seen = f"it asks for {wanted} of {job.nodes}"
+            short = error_about(job, backend, OperatorSilent, what, seen, Cause.NOT_CREATED)
             yield Stall(key=("short",), kind="short", is_certain=True, error=lambda _others: short)
         yield from _of_missing_pods(job, backend, status, events)
 
@@ -270,9 +266,4 @@ def _which(job: TrainingJob, replica: Replica, others: int) -> str:
 
 def _rejected_error(job: TrainingJob, backend: Backend, message: str) -> LaunchError:
     cause = next((cause for words, cause in _REJECTIONS.items() if words in message), Cause.UNKNOWN)
-    return PodRefused(
-        what="the cluster rejects the job's pods",
-        which=name_of(job, backend),
-        seen=message,
-        do=advice(cause, job, backend),
-    )
+    return error_about(job, backend, PodRefused, "the cluster rejects the job's pods", message, cause)
