@@ -38,13 +38,12 @@ def run_local(module: str, arguments: Sequence[str], processes: int, max_restart
         )
     with tempfile.TemporaryDirectory(prefix="ddpipe-") as folder:
         kept_back = Path(folder, "stderr")
-        own = {"DDPIPE_PARENT": str(os.getpid()), LAUNCHED: str(time.time())}
         options = (f"--nproc-per-node={processes}", f"--max-restarts={max_restarts}", f"--log-dir={folder}")
         with (
             kept_back.open("wb") as stderr,
             subprocess.Popen(  # noqa: S603 - our own module, no shell
                 [*_TORCHRUN, *options, "-m", module, *arguments],
-                env={"OMP_NUM_THREADS": str(max(1, cpus() // processes)), **os.environ, **own},
+                env=_environment(processes),
                 stdin=subprocess.DEVNULL,
                 stdout=_STDERR,
                 stderr=stderr,
@@ -57,6 +56,11 @@ def run_local(module: str, arguments: Sequence[str], processes: int, max_restart
             raise _first_error(
                 Path(folder), kept_back.read_text(errors="replace"), code, stopped=bool(signals)
             )
+
+
+def _environment(processes: int) -> dict[str, str]:
+    threads = {"OMP_NUM_THREADS": str(max(1, cpus() // processes))}
+    return {**threads, **os.environ, "DDPIPE_PARENT": str(os.getpid()), LAUNCHED: str(time.time())}
 
 
 def _first_error(folder: Path, stderr: str, code: int, *, stopped: bool) -> DdpipeError:
