@@ -35,7 +35,13 @@ class OwnedObject:
 
     @classmethod
     def of(cls, kind: Resource, job: TrainingJob, **content: Any) -> Self:  # noqa: ANN401 - JSON
-        """An object of this kind that has the name of the job."""
+        """An object that has the name of the job.
+
+        Args:
+            kind: Its kind.
+            job: The job that will own it.
+            content: Its fields apart from kind and metadata.
+        """
         metadata = {"name": job.name, "namespace": job.namespace, "labels": labels_of(job)}
         about = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
         return cls(resource=kind, manifest={**about, **content})
