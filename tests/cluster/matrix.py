@@ -21,7 +21,14 @@ they were.
 _REPORTS = """
 ## Public reports about other launchers
 
-Each was repeated with every kind of job; repository and number of the report, and how our launcher ends.
+Each was repeated with every kind of job: repository and number of the report, and how our launcher ends, its
+exit code first. By hand, also with every kind:
+
+- An image with ENTRYPOINT, CMD, no USER and a WORKDIR that is root's alone (kubernetes 57079, reana 187).
+  Without a command the image's own run, as user 1000; a command replaces both. What may not be written there
+  is in the last lines.
+- An API server at an IPv6 address (kubernetes-client/ruby 51, kube-rs 875, kubevious 90), with Jobs: it
+  succeeds.
 """
 _BEFORE = """
 ## What was wrong

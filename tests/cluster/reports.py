@@ -137,7 +137,7 @@ fault(
 fault(
     "pods are held by a scheduling gate",
     code=46,
-    words=("SchedulingGated",),
+    words=("SchedulingGated", "who holds the pods"),
     reports="keptn lifecycle-toolkit 3296",
 )(
     changed(
@@ -222,7 +222,7 @@ fault(
 @fault(
     "a claim that is never bound",
     code=46,
-    words=("PersistentVolumeClaim|storageclass",),
+    words=("PersistentVolumeClaim|storageclass", "Check the claim"),
     reports="skypilot 8586, kale examples 6",
 )
 def unbound(place: Place) -> Ended:

@@ -23,6 +23,8 @@ class Cause(StrEnum):
     WEBHOOK_SILENT = f"Check that its service runs, then {AGAIN}."
     NOT_CREATED = "Find out who asks for fewer pods: its patch, a queue, a person. See: {describe}"
     NOT_SCHEDULED = "Request less per pod, add or free nodes, or increase scheduled in `deadlines`."
+    GATED = "Find out who holds the pods by schedulingGates: a queue, a webhook. See: {pods}"
+    UNBOUND = "Check the claim and its storage class: kubectl describe pvc -n {job.namespace}"
     NOT_PULLED = "Check that nodes can start {job.image}: {pods}; or increase pulled in `deadlines`."
     NOT_STARTED = "Check that nodes can start {job.image}: {pods}; or increase running in `deadlines`."
     TOO_LONG = "Increase finished in `deadlines`; training resumes from its last checkpoint."

@@ -62,12 +62,20 @@ def late(
         seen = f"it asks for {wanted} of {job.nodes} pods"
     else:
         kind, what, cause = _LATE[overdue.stage]
+        if overdue.stage is Stage.SCHEDULED:
+            cause = next((other for words, other in _NOT_FOR_ROOM.items() if words in seen), cause)
     seen = f"after {seconds:.0f} s: {seen}"
     if overdue.stage is Stage.FINISHED:
         seen = f"still running after {seconds:.0f} s; it was stopped"
     return error_about(job, backend, kind, what, seen, cause)
 
 
+_NOT_FOR_ROOM = {
+    "SchedulingGated": Cause.GATED,
+    "PersistentVolumeClaim": Cause.UNBOUND,
+    "storageclass": Cause.UNBOUND,
+}
+"""Why a scheduler leaves pods without a node, though there may be room."""
 _LATE: Mapping[Stage, tuple[type[LaunchError], str, Cause]] = {
     Stage.SCHEDULED: (Unschedulable, "not all pods got a node in time", Cause.NOT_SCHEDULED),
     Stage.PULLED: (DeadlineExceeded, "not all images were ready in time", Cause.NOT_PULLED),

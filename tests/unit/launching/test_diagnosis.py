@@ -285,6 +285,17 @@ def late_at(stage: Stage, wanted: int = 2) -> DdpipeError:
     return diagnosis.late(JOB, BACKEND, found, Overdue(stage, 5), wanted=wanted)
 
 
+def unscheduled(reason: str, message: str) -> DdpipeError:
+    condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
+    pods = [
+        a_pod(JOB, rank, "Pending", node="", state={}, status={"conditions": [condition]}) for rank in RANKS
+    ]
+    return late(status(JOB, an_object(JOB, "Created"), pods))
+
+
+RANKS = ("worker-0", "worker-1")
+
+
 def webhook_silent() -> DdpipeError:
     error = diagnosis.webhook_silent(JOB, BACKEND, Refused(500, "", "failed calling webhook of.others"))
     assert error is not None
@@ -307,6 +318,8 @@ CASES: dict[Cause, Callable[[], DdpipeError]] = {
     Cause.WEBHOOK_SILENT: webhook_silent,
     Cause.NOT_CREATED: lambda: late_at(Stage.SCHEDULED, wanted=0),
     Cause.NOT_SCHEDULED: lambda: late_at(Stage.SCHEDULED),
+    Cause.GATED: lambda: unscheduled("SchedulingGated", "Scheduling is blocked due to gates"),
+    Cause.UNBOUND: lambda: unscheduled("Unschedulable", "pod has unbound immediate PersistentVolumeClaims"),
     Cause.NOT_PULLED: lambda: late_at(Stage.PULLED),
     Cause.NOT_STARTED: lambda: late_at(Stage.RUNNING),
     Cause.TOO_LONG: lambda: late_at(Stage.FINISHED),
