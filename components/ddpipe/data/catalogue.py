@@ -165,10 +165,7 @@ IN_MEMORY = 64  # images of each version that are held in memory
 
 
 def changed_images(old: Opened, new: Opened) -> tuple[str, ...]:
-    """Ids of the samples that both versions have, with different pixels.
-
-    Only what may differ is read: an image at the same place of the same shard is the same.
-    """
+    """Ids of the samples that both versions have, with different pixels; only what may differ is read."""
     before, after = _places(*old), _places(*new)
     both = [name for name in before if name in after]
     if old[0].shape != new[0].shape:

@@ -46,11 +46,7 @@ class SampleIndex:
 def described(
     shards: Sequence[ShardRef], sample_ids: Text, labels: Labels, classes: int, groups: Text | None = None
 ) -> tuple[Split, Mapping[str, bytes]]:
-    """Describe a split for a manifest, and the files of its columns.
-
-    Ids and groups have shape (samples,), labels that of `Labels`. Of groups, only which
-    ones are equal is stored.
-    """
+    """A split for a manifest, and the files of its columns; ids and groups have shape (samples,)."""
     ids, ids_data = _encoded(trimmed(sample_ids))
     shown, shown_data = _encoded(labels.astype(np.int64, copy=False))
     objects = {object_key(ids): ids_data, object_key(shown): shown_data}

@@ -125,18 +125,12 @@ def _left_in_store(shards: Sequence[ShardRef], store: Store, cache: Path) -> set
 
 
 class SplitReader:
-    """The samples of one split.
-
-    Attributes:
-        labels: Of each sample, read-only; multiclass: (samples,), the index of the class; multilabel:
-            (samples, classes), 0 or 1.
-        groups: Of each sample, read-only: equal numbers belong together; None: each is on its own.
-    """
+    """The samples of one split."""
 
     def __init__(self, shape: tuple[int, int, int], index: SampleIndex, shards: Sequence[Shard]) -> None:
         self.sample_ids: Strings = index.sample_ids
-        self.labels: Labels = index.labels
-        self.groups: Labels | None = index.groups
+        self.labels: Labels = index.labels  # read-only, as the groups
+        self.groups: Labels | None = index.groups  # equal numbers belong together; None: each is on its own
         self.shape = shape
         self._shards = shards
         self._ends = np.cumsum([len(shard) for shard in shards])

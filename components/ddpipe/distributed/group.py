@@ -48,10 +48,7 @@ class World:
         return self.rank == 0
 
     def share(self, samples: int) -> npt.NDArray[np.int64]:
-        """This rank's indices below `samples`, shape (n,).
-
-        Each index belongs to one rank; n differs by at most one between ranks.
-        """
+        """This rank's indices below `samples`, shape (n,); n differs by at most one between ranks."""
         return np.arange(self.rank, samples, self.size)
 
     def sum(self, values: Tensor) -> Tensor:
@@ -69,14 +66,7 @@ class World:
         return int(largest)
 
     def gather(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Collect the rows of all ranks on rank 0, in the order of the samples.
-
-        Args:
-            rows: Shape (len(share(samples)), ...): one row for each index of this rank's share.
-
-        Returns:
-            Shape (samples, ...) on rank 0, (0, ...) on the other ranks.
-        """
+        """The rows of all ranks on rank 0, shape (samples, ...), in their order; none on the other ranks."""
         if self.size == 1:
             return rows
         shares: list[npt.NDArray[np.float32]] | None = [rows] * self.size if self.is_main else None

@@ -184,10 +184,7 @@ def _thinned(*columns: FloatArray) -> Iterator[tuple[float, ...]]:
 
 
 def best_thresholds(probabilities: FloatArray, truth: BoolArray) -> tuple[float | None, ...]:
-    """For each label the threshold with the best F1, halfway to the next lower probability of a sample.
-
-    None for a label that no sample shows: any threshold is as good there. Both of shape (samples, labels).
-    """
+    """The threshold of each label with the best F1, None if no sample shows it; shapes (samples, labels)."""
     return tuple(
         _best_threshold(column, shows) if shows.any() else None
         for column, shows in zip(probabilities.T, truth.T, strict=True)

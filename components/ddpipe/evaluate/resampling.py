@@ -81,10 +81,7 @@ def bootstrap(
 
 
 def resampled(groups: IntArray, resamples: int) -> Iterator[FloatArray]:
-    """How often each sample is drawn: arrays of shape (samples, up to BLOCK).
-
-    The groups of the samples, shape (samples,), are numbers from 0, none left out.
-    """
+    """How often each sample is drawn, shape (samples, up to BLOCK); groups are numbered from 0 on."""
     units, random = int(groups.max()) + 1, np.random.default_rng(0)  # the same data give the same intervals
     for start in range(0, resamples, BLOCK):
         size = min(BLOCK, resamples - start)

@@ -226,10 +226,7 @@ def publish_in_detail(
     slicing: Slicing | None = None,
     groups: IntArray | None = None,
 ) -> Evaluation:
-    """Publish an evaluation with its curves and, if there are any, its slices.
-
-    Logits, float32 of shape (samples, classes), are not yet divided by the temperature.
-    """
+    """Publish an evaluation with curves and slices; logits, shape (samples, classes), are not yet scaled."""
     task, scaled = TASKS[metrics.task], logits / np.float32(metrics.temperature)
     curves = class_curves(scaled, labels, metrics)
     files = {CURVES: to_json({name: asdict(one) for name, one in curves.items()})}

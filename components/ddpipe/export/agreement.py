@@ -134,11 +134,7 @@ def _sum_of_magnitudes(layer: nn.Module, inputs: Tensor) -> float:
 
 
 def check(session: Session, model: nn.Module, samples: SplitReader, evaluation: Evaluation) -> dict[str, Any]:
-    """Prove that an ONNX model computes what the trained and the evaluated model do.
-
-    In batches of several sizes its logits are compared with PyTorch's; over the whole split with those that
-    were evaluated, on any device.
-    """
+    """Prove that an ONNX model computes PyTorch's logits in batches of all sizes, and the evaluated ones."""
     logits, _ = evaluation.predictions()
     temperature = np.float32(evaluation.metrics.temperature)
     task, thresholds = TASKS[evaluation.metrics.task], evaluation.metrics.thresholds

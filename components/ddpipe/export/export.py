@@ -197,10 +197,7 @@ def _cell(text: str) -> Markup:
 
 
 def speed_of(models: Mapping[str, Answer], images: npt.NDArray[np.uint8]) -> dict[str, Any]:
-    """Median milliseconds of a batch for each model and size, timed in turns.
-
-    Images, shape (n, H, W, C), are repeated to fill a batch.
-    """
+    """Median milliseconds by model and size; images, shape (n, H, W, C), are repeated to fill a batch."""
     height, width, channels = images.shape[1:]
     sizes = dict.fromkeys(batch_size_for((height, width, channels), size) for size in BATCHES)
     batches = []

@@ -36,11 +36,7 @@ class InitializedFromImages(Protocol):
 
 
 class Classifier(nn.Module):
-    """A network together with its preprocessing: trained, evaluated and exported as this one module.
-
-    Attributes:
-        network: From normalized float images, shape (N, C, H, W), to logits, shape (N, classes).
-    """
+    """A network together with its preprocessing: trained, evaluated and exported as this one module."""
 
     mean: Tensor
     std: Tensor
@@ -48,7 +44,7 @@ class Classifier(nn.Module):
     def __init__(self, network: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
         """Keep `mean` and `std`, per channel, for pixels scaled to 0..1, with the weights."""
         super().__init__()
-        self.network = network
+        self.network = network  # from normalized images, shape (N, C, H, W), to logits, shape (N, classes)
         self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32).view(1, -1, 1, 1))
         # A channel that never varies must not divide by zero: one gray level is the least deviation.
         self.register_buffer(

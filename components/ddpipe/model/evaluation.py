@@ -239,11 +239,7 @@ def publish(
     labels: npt.NDArray[np.int64],
     others: Mapping[str, bytes] | None = None,
 ) -> Evaluation:
-    """Write the evaluation into a folder of its own, in place of an older one.
-
-    Logits have shape (samples, classes), labels (samples,) or (samples, classes); `others` are further files
-    by key, such as slices.npy.
-    """
+    """Write the evaluation, of logits of shape (samples, classes); `others` are further files by key."""
     arrays = io.BytesIO()
     np.savez_compressed(arrays, logits=logits, labels=labels)
     files = {METRICS: to_json(metrics.to_dict()), PREDICTIONS: arrays.getvalue(), **(others or {})}

@@ -25,10 +25,7 @@ TRIAL_BATCH = 2  # images: the fewest with which batch normalization works
 
 
 def build_own(name: str, shape: Shape, classes: int) -> nn.Module:
-    """The network that the user's function returns.
-
-    Its name is what the user wrote: it is imported, so it must never come from a file.
-    """
+    """The network of the user's function; its name must never come from a file, as it is imported."""
     module, _, function = name.partition(":")
     with _reported(name):
         network = getattr(_imported(module), function)(shape, classes)
@@ -42,10 +39,7 @@ def build_own(name: str, shape: Shape, classes: int) -> nn.Module:
 
 
 def try_training(network: nn.Module, name: str, shape: Shape) -> None:
-    """Take two images forward and backward, as training will, before any data is read.
-
-    The weights and statistics of the network are left as they were.
-    """
+    """Take two images forward and backward, as training will; the network is left as it was."""
     if not any(weights.requires_grad for weights in network.parameters()):
         raise cannot_build(
             name,

@@ -226,10 +226,7 @@ REFERENCE = "reference.json"
 
 
 def answer_from(values: object) -> tuple[float, ...]:
-    """The recorded probabilities of the classes, empty in older packages; raises ValueError for no record.
-
-    Packages of before 0.1.0 also describe the training images there.
-    """
+    """The recorded probabilities of the classes, empty in older packages; raises ValueError for no record."""
     found = values.get("pattern", []) if isinstance(values, Mapping) else None
     if not isinstance(found, list) or not all(type(one) is float and math.isfinite(one) for one in found):
         raise ValueError("it has no probabilities of the test pattern")
@@ -237,8 +234,5 @@ def answer_from(values: object) -> tuple[float, ...]:
 
 
 def pattern_of(shape: tuple[int, int, int]) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """A test pattern that every program can make: value i, counted row by row, is 37 i modulo 251.
-
-    uint8, of shape (1, height, width, channels) for a shape (height, width, channels).
-    """
+    """A pattern that every program can make: value i is 37 i modulo 251; of shape (1, *shape)."""
     return (np.arange(math.prod(shape)) * 37 % 251).astype(np.uint8).reshape(1, *shape)

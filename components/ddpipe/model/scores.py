@@ -40,10 +40,7 @@ def mean(values: FloatArray) -> Statistic:
 
 
 def macro_ratio(numerators: FloatArray, denominators: FloatArray) -> Statistic:
-    """The ratio of two sums over samples, averaged over the classes of each resample that have one.
-
-    Both have one row per sample, shape (samples, classes).
-    """
+    """The ratio of two sums, shape (samples, classes), averaged over the classes that have one."""
 
     def statistic(weights: FloatArray) -> FloatArray:
         above, below = (one.T.astype(weights.dtype) @ weights for one in (numerators, denominators))
@@ -53,18 +50,12 @@ def macro_ratio(numerators: FloatArray, denominators: FloatArray) -> Statistic:
 
 
 def macro_f1(decisions: BoolArray, truth: BoolArray) -> Statistic:
-    """F1 = 2 hits / (occurrences + predictions), averaged over the classes of each resample.
-
-    Both arrays have shape (samples, classes).
-    """
+    """F1 = 2 hits / (occurrences + predictions), averaged over classes; shapes (samples, classes)."""
     return macro_ratio(np.float32(2) * (truth & decisions), truth.astype(np.float32) + decisions)
 
 
 def class_aucs(scores: FloatArray, truth: BoolArray) -> tuple[float | None, ...]:
-    """Area under the ROC curve of each class against all others, of finite scores, shape (samples, classes).
-
-    None for a class that no sample shows, or every one.
-    """
+    """Area under the ROC curve of each class, shape (samples, classes); None if all or none show it."""
     from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - takes a second to import; not all need it
 
     return tuple(
@@ -74,10 +65,7 @@ def class_aucs(scores: FloatArray, truth: BoolArray) -> tuple[float | None, ...]
 
 
 def class_precisions(probabilities: FloatArray, truth: BoolArray) -> tuple[float | None, ...]:
-    """Average precision of each class against all others; arrays have shape (samples, classes).
-
-    None for a class that no sample shows.
-    """
+    """Average precision of each class, both of shape (samples, classes); None if no sample shows it."""
     from sklearn.metrics import average_precision_score  # noqa: PLC0415 - as above
 
     return tuple(
@@ -145,10 +133,7 @@ def macro_average_precision(probabilities: FloatArray, truth: BoolArray) -> Stat
 
 
 def calibration(claimed: FloatArray, came_true: BoolArray) -> tuple[CalibrationBin, ...]:
-    """Predictions in 15 equal bins of probability; a probability of 1 belongs to the last.
-
-    Both arrays, what was claimed and whether it came true, have shape (n,).
-    """
+    """Predictions in 15 equal bins of probability, 1 in the last; both arrays have shape (n,)."""
     bins = np.minimum((claimed * BINS).astype(int), BINS - 1)
     counts = np.bincount(bins)
     sums = np.bincount(bins, claimed), np.bincount(bins, came_true)

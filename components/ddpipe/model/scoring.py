@@ -39,10 +39,7 @@ def logits_by(model: nn.Module) -> Answer:
 
 
 def answers_to(samples: SplitReader, answer: Answer, most: int) -> npt.NDArray[np.float32]:
-    """What a model in this process answers to a whole split, shape (samples, classes), in its order.
-
-    The next batch is read meanwhile.
-    """
+    """What a model in this process answers to a whole split, shape (samples, classes), in its order."""
     size = batch_size_for(samples.shape, most)
 
     def images_of(start: int) -> Images:

@@ -101,10 +101,7 @@ class Verdict:
 
 
 def publish(store: Store, verdict: Verdict, differences: npt.NDArray[np.int64]) -> Folder:
-    """Write a verdict into a folder of its own, in place of an older one.
-
-    `differences` are as in differences.npy, shape (images, 2).
-    """
+    """Write a verdict into a folder of its own; `differences`, shape (images, 2), as in differences.npy."""
     files = {VERDICT: to_json(asdict(verdict)), DIFFERENCES: npy.to_bytes(differences)}
     return FORMAT.publish(store, files, facts={"model": verdict.model, "decision": verdict.decision})
 

@@ -225,6 +225,7 @@ def manifest_of(
     mean, std = _statistics([one.entry.members for one in shards["train"]], shape[2])
     given = [split for split in given_splits(samples) if split]
     is_grouped = bool((samples.groups != b"").any())
+    groups = {split: len(np.unique(samples.units[found])) for split, found in rows.items() if is_grouped}
     parts = {
         split: described(
             [one.entry.shard for one in shards[split]],
@@ -246,7 +247,7 @@ def manifest_of(
         std=std,
         split_rule={
             **rule,
-            **({"groups": _counted(samples, rows)} if is_grouped else {}),
+            **({"groups": groups} if is_grouped else {}),
             **({"given": given} if given else {}),
         },
         seed=spec.split_seed,
@@ -272,11 +273,6 @@ def _fingerprint(everything: Sequence[Members]) -> str:
         for start in range(0, len(order), PIECE):
             digest.update(column[order[start : start + PIECE]].data)
     return digest.hexdigest()
-
-
-def _counted(samples: Samples, rows: Mapping[str, Rows]) -> dict[str, int]:
-    """Number of groups in each split."""
-    return {split: len(np.unique(samples.units[found])) for split, found in rows.items()}
 
 
 def _statistics(parts: Sequence[Members], channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -134,11 +134,14 @@ class Packer:
         """
 
         def outcomes(start: int) -> list[tuple[int, R | Unreadable]]:
-            some = rows[start : start + BATCH]
-            numbered = zip(
-                range(start, start + len(some)), some.tolist(), self.samples.take(some), strict=True
-            )
-            return [(row, _outcome(function, place, row, sample)) for place, row, sample in numbered]
+            some, found = rows[start : start + BATCH], list[tuple[int, R | Unreadable]]()
+            numbered = zip(some.tolist(), self.samples.take(some), strict=True)
+            for place, (row, sample) in enumerate(numbered, start):
+                try:
+                    found.append((row, function(place, row, sample)))
+                except Unreadable as error:
+                    found.append((row, error))
+            return found
 
         batches = prefetched(outcomes, range(0, len(rows), BATCH), threads=self._threads)
         for row, outcome in chain.from_iterable(batches):
@@ -245,15 +248,6 @@ class OpenedShards:
             if len(self._helped) > HELPED:
                 self._opened.pop(self._helped.popleft(), None)
         return part
-
-
-def _outcome(
-    function: Callable[[int, int, Sample], R], place: int, row: int, sample: Sample
-) -> R | Unreadable:
-    try:
-        return function(place, row, sample)
-    except Unreadable as error:
-        return error
 
 
 def _cut(parts: Iterable[Packed]) -> Iterator[list[Packed]]:

@@ -101,14 +101,14 @@ class Helped:
         if not folder.exists(SHARES.seal):
             SHARES.publish(folder, files, facts)
         log.info("%d samples are encoded by %d processes: %s", len(samples), count, folder.uri)
-        helpers.run(folder.uri, _hash_of_seal(folder), count)
+        helpers.run(folder.uri, hashlib.sha256(folder.read(SHARES.seal)).hexdigest(), count)
         return folder
 
 
 def encode_share(uri: str, sha256: str, number: int) -> int:
     """Encode one share, except for what is stored already; samples that cannot be read are left out."""
     folder = SHARES.open(uri)
-    if _hash_of_seal(folder.store) != sha256:
+    if hashlib.sha256(folder.seal).hexdigest() != sha256:
         raise CorruptObject(
             what="shares cannot be encoded",
             which=f"{uri}/{SHARES.seal}",
@@ -143,10 +143,6 @@ def _done(samples: Samples, entries: list[Entry], encoding: Encoding) -> NDArray
 
 def _share(number: int) -> str:
     return f"shares/{number}.npz"
-
-
-def _hash_of_seal(folder: Store) -> str:
-    return hashlib.sha256(folder.read(SHARES.seal)).hexdigest()
 
 
 def _written(samples: Samples) -> bytes:

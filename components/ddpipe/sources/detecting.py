@@ -14,7 +14,7 @@ from __future__ import annotations
 import io
 import re
 import tarfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -186,7 +186,11 @@ def _of_tables(path: str, tables: Sequence[str]) -> Detected:
 
 def _well_known(path: str, keys: Sequence[str]) -> Detected | None:
     """The files of MNIST or CIFAR, in this folder or in one below it."""
-    for folder, names in _by_folder(keys).items():
+    by_folder: dict[str, set[str]] = defaultdict(set)
+    for key in keys:
+        folder, _, name = key.rpartition("/")
+        by_folder[folder].add(name)
+    for folder, names in by_folder.items():
         place = f"{path.rstrip('/')}/{folder}" if folder else path
         if any(map(IDX.fullmatch, names)):
             return Detected(_kind_of_idx(open_store(place)), place)
@@ -195,15 +199,6 @@ def _well_known(path: str, keys: Sequence[str]) -> Detected | None:
         if source := _kind_of_cifar(names):
             return Detected(source, place)
     return None
-
-
-def _by_folder(keys: Iterable[str]) -> dict[str, set[str]]:
-    """The names of the files in each folder."""
-    found: dict[str, set[str]] = {}
-    for key in keys:
-        folder, _, name = key.rpartition("/")
-        found.setdefault(folder, set()).add(name)
-    return found
 
 
 def _kind_of_cifar(keys: Iterable[str]) -> str:

@@ -69,15 +69,11 @@ def _probed(data: bytes, reading: ReadOptions, depth: Callable[[Image.Image], in
         with _refused(data):
             return Probed(_dicom().size(data), 0)
     with _opened(data, reading) as image:
-        return Probed(_shape(image), depth(image) if _is_deep(image) else 0)
-
-
-def _shape(image: Image.Image) -> Shape:
-    """Of an image file once it is upright."""
-    width, height = image.size
-    if image.getexif().get(ORIENTATION) in SIDEWAYS:
-        width, height = height, width
-    return height, width, 1 if _is_gray(image) else 3
+        width, height = image.size
+        if image.getexif().get(ORIENTATION) in SIDEWAYS:
+            width, height = height, width
+        shape = (height, width, 1 if _is_gray(image) else 3)
+        return Probed(shape, depth(image) if _is_deep(image) else 0)
 
 
 def decode(data: bytes, shape: Shape, depth: int = 0, reading: ReadOptions = DEFAULT) -> Image.Image:
@@ -212,7 +208,10 @@ def _opened(data: bytes, reading: ReadOptions = DEFAULT) -> Iterator[Image.Image
             yield _dicom().picture(data, reading, LARGEST)
         else:
             with _unwrapped(data) as image:
-                _refuse_bomb(image)
+                if image.width * image.height > LARGEST:
+                    raise Unreadable(
+                        f"{image.width} by {image.height} pixels: it may be a decompression bomb"
+                    )
                 _refuse_frames(image, reading)
                 yield image
 
@@ -236,11 +235,6 @@ def _dicom() -> ModuleType:
     from ddpipe.sources import dicom  # noqa: PLC0415 - a second of import, for DICOM files only
 
     return dicom
-
-
-def _refuse_bomb(image: Image.Image) -> None:
-    if image.width * image.height > LARGEST:
-        raise Unreadable(f"{image.width} by {image.height} pixels: it may be a decompression bomb")
 
 
 def _refuse_frames(image: Image.Image, reading: ReadOptions) -> None:

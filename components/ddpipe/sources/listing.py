@@ -62,7 +62,8 @@ def first_keys(path: str, most: int) -> Iterator[str]:
     """The keys of some files below a path, those near the top first in a folder."""
     store = store_of(path)
     root = store.local_path("")
-    return islice(_near(root, most) if root else _visible_objects(store), most)
+    visible = (info.key for info in store.list() if _is_visible(info.key) and not info.key.endswith("/"))
+    return islice(_near(root, most) if root else visible, most)
 
 
 def _near(root: Path, most: int) -> Iterator[str]:
@@ -80,10 +81,6 @@ def _near(root: Path, most: int) -> Iterator[str]:
                     folders.append((entry.path, f"{key}/"))
                 else:
                     yield key
-
-
-def _visible_objects(store: Store) -> Iterator[str]:
-    return (info.key for info in store.list() if _is_visible(info.key) and not info.key.endswith("/"))
 
 
 def _is_visible(key: str) -> bool:

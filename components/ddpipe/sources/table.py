@@ -203,18 +203,8 @@ def _chosen(file: str, rows: list[Row], columns: Table) -> tuple[list[Row], dict
     return kept, {"rows without a label": count}
 
 
-def _is_uncertain(row: Row, columns: Table) -> bool:
-    return any(row.cells.get(label) in UNCERTAIN for label in columns.labels)
-
-
 def _lacks_label(row: Row, columns: Table) -> bool:
     return any(row.cells.get(label, "?").lower() in UNLABELLED for label in columns.labels)
-
-
-def _lacks_binary(row: Row, columns: Table) -> bool:
-    """Whether a cell that should be 0 or 1 is something else than a missing or an uncertain label."""
-    known = {*BINARY, *UNLABELLED, *UNCERTAIN}
-    return any(row.cells.get(label, "").lower() not in known for label in columns.labels)
 
 
 def _problems(
@@ -280,12 +270,13 @@ def _in_labels(cells: Mapping[str, str], columns: Table) -> Iterator[str]:
 
 def _remedy(rows: Sequence[Row], columns: Table) -> str:
     ways = ["Correct these rows"]
-    if len(columns.labels) > 1 and any(_lacks_binary(row, columns) for row in rows):
+    found = {row.cells.get(label, "").lower() for row in rows for label in columns.labels}
+    if len(columns.labels) > 1 and found - {*BINARY, *UNLABELLED, *UNCERTAIN}:
         ways.append(
             "`label_columns` names the columns of labels, `image_column` that of the "
             "images and `group_column` that of patients, if there are others"
         )
-    if len(columns.labels) > 1 and any(_is_uncertain(row, columns) for row in rows):
+    if len(columns.labels) > 1 and found & UNCERTAIN:
         ways.append("write 0 or 1 for labels of -1, or leave their rows out of the table")
     if any(_lacks_label(row, columns) for row in rows):
         ways.append("`skip_bad` leaves out those without a label")

@@ -140,7 +140,8 @@ class Tars:
         members: dict[str, _Member] = {}
         store = open_store(self._folder)
         try:
-            with tarfile.open(fileobj=_buffered(store, info), mode="r:") as tar:
+            file = io.BufferedReader(_Ranges(store, info), PIECE)
+            with tarfile.open(fileobj=file, mode="r:") as tar:
                 for item in tar:
                     folder, slash, base = item.name.removeprefix("./").rpartition("/")
                     name, _, ending = base.partition(".")
@@ -214,10 +215,6 @@ class _Ranges(io.RawIOBase):
         buffer[:length] = self._store.read_range(self._info.key, self._place, length)
         self._place += length
         return length
-
-
-def _buffered(store: Store, info: ObjectInfo) -> io.BufferedReader:
-    return io.BufferedReader(_Ranges(store, info), PIECE)
 
 
 def _note_label(member: _Member, ending: str, tar: tarfile.TarFile, item: tarfile.TarInfo) -> None:

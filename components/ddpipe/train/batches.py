@@ -122,10 +122,7 @@ class _Copies:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def begun(self, pixels: NDArray[np.uint8], targets: NDArray[np.int64], size: int) -> Copy:
-        """A batch whose copy has begun, and the event of its end; called in the thread that reads.
-
-        Pixels have shape (n, H, W, C), targets (n,) or (n, classes); `size` is that of the global batch.
-        """
+        """A batch whose copy has begun, and the event of its end; called in the thread that reads."""
         images, labels = torch.from_numpy(pixels), torch.from_numpy(targets)
         if labels.ndim > 1:
             labels = labels.float()

@@ -131,10 +131,7 @@ def _check_untied(module: nn.Module) -> None:
 
 
 def outlined(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint as all ranks but the first need it to resume: large tensors without their values.
-
-    Each rank then holds its share of them, and one whole tensor at a time.
-    """
+    """The checkpoint as all ranks but the first need it to resume: large tensors without their values."""
     outlines = {name: checkpoint.states[name] for name in TRAVELLING if name in checkpoint.states}
     return replace(checkpoint, states=checkpoint.states | tree_map(_outline, outlines))
 

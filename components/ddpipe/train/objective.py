@@ -35,10 +35,7 @@ class Objective(Protocol):
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """One class per image: cross-entropy and accuracy.
-
-    Labels are int64, shape (n,).
-    """
+    """One class per image: cross-entropy and accuracy; labels are int64, shape (n,)."""
 
     sums: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
 
@@ -107,19 +104,13 @@ def training_objective(
 
 
 def class_weights(labels: NDArray[np.int64], classes: int) -> NDArray[np.float64]:
-    """Inverse frequency of each class of `labels`, shape (samples,).
-
-    The average sample weighs 1, an absent class 0.
-    """
+    """Inverse frequency of each class of `labels`, shape (samples,); the average sample weighs 1."""
     counts = np.bincount(labels, minlength=classes)
     return np.where(counts > 0, len(labels) / (np.count_nonzero(counts) * counts.clip(1)), 0.0)
 
 
 def positive_weights(labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Absent over present samples of each label of `labels`, 0 or 1, shape (samples, classes).
-
-    1 for a label that no sample, or every one, has.
-    """
+    """Absent over present samples of each label, shape (samples, classes); 1 where one of them is none."""
     present = labels.sum(0)
     absent = len(labels) - present
     return np.where(np.minimum(present, absent) > 0, absent / present.clip(1), 1.0)

@@ -176,10 +176,7 @@ def hidden_matrices(model: nn.Module) -> list[Tensor]:
 
 
 def orthogonal(matrix: Tensor) -> Tensor:
-    """A matrix, shape (rows, columns), with its singular values brought near 1 (0.5 to 1.5).
-
-    By Newton-Schulz iterations in bfloat16; the result has the dtype of the matrix.
-    """
+    """A matrix, shape (rows, columns), with its singular values near 1, by Newton-Schulz iterations."""
     first, third, fifth = _COEFFICIENTS
     tall = matrix.shape[0] > matrix.shape[1]
     found = (matrix.T if tall else matrix).bfloat16()

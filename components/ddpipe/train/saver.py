@@ -220,10 +220,7 @@ class SharedSaver:
         self._step, self._pieces = -1, list[Piece]()
 
     def write(self, step: int, shares: Mapping[str, Share]) -> list[Piece]:
-        """Write this rank's shares of the weights after `step`; every rank calls this.
-
-        A step may be saved twice, for different reasons; its shares are written once.
-        """
+        """Write this rank's shares of the weights, once for each step; every rank calls this."""
         if shares and step != self._step:
             folder = self._world.decided(lambda: self._saver.folder if self._saver else "")
             stem = f"{folder}step-{step:08d}.rank-{self._world.rank:05d}"

@@ -39,10 +39,7 @@ def is_sharded(name: str, world: World) -> bool:
 
 
 def strategy_named(name: str, world: World) -> Callable[[Classifier, Shape, World], Strategy]:
-    """The strategy of this name, or for "auto" the one that suits the number of processes.
-
-    For one process, ddp and fsdp are the same as single.
-    """
+    """The strategy of this name; for one process, ddp and fsdp are the same as single."""
     chosen = Strategies(name)
     match chosen:
         case Strategies.SINGLE | Strategies.DP if world.size > 1:

@@ -101,10 +101,7 @@ def scored_later(test: int, validation: int, views: str) -> int:
 
 
 class Timetable:
-    """The number of steps of a training, and the time that they take in this process.
-
-    `schedule` has the decisions so far: from which step on, how many steps.
-    """
+    """The number of steps of a training, and the time that they take in this process."""
 
     def __init__(
         self,

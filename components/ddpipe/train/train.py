@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -53,10 +52,7 @@ def train(
     began: float | None = None,
     before_step: Callable[[Trainer], None] = lambda _: None,
 ) -> None:
-    """Train, or resume where an earlier process stopped; a finished training is not changed.
-
-    Every process of the group calls this alike.
-    """
+    """Train, or resume where an earlier process stopped; every process of the group calls this alike."""
     began = time.time() if began is None else began
     manifest, store = load_manifest(dataset), open_store(output)
     check_trainable(manifest, dataset)
@@ -132,7 +128,12 @@ def _trained(context: _Context, start: Start) -> bool:
         if saver and uploads:
             uploads.finish()
             record = _record(context.dataset, manifest, choice, world=world, trainer=trainer, saver=saver)
-            uploads.put(RECORD, partial(_conclude, store, saver, record))
+
+            def conclude() -> None:
+                saver.check_newest()
+                store.write(RECORD, json.dumps(record, indent=2).encode())
+
+            uploads.put(RECORD, conclude)
     return True
 
 
@@ -195,11 +196,6 @@ def _saver(
         lineage=lineage,
         before=before,
     )
-
-
-def _conclude(store: Store, saver: Saver, record: dict[str, Any]) -> None:
-    saver.check_newest()
-    store.write(RECORD, json.dumps(record, indent=2).encode())
 
 
 def _log_once(text: str, *values: object) -> None:
