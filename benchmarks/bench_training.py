@@ -219,14 +219,14 @@ def of_views(data: Data, output: Path, views: str) -> float:
     import torch  # noqa: PLC0415 - the other parts start programs of their own
 
     from ddpipe.data.reader import open_split  # noqa: PLC0415
-    from ddpipe.model.checkpoint import latest  # noqa: PLC0415
+    from ddpipe.model.checkpoint import newest  # noqa: PLC0415
     from ddpipe.model.classifier import classifier_of  # noqa: PLC0415
     from ddpipe.model.scoring import with_views  # noqa: PLC0415
     from ddpipe.storage import open_store  # noqa: PLC0415
 
-    checkpoint, split = latest(open_store(str(output))), open_split(data.manifest, "validation")
-    assert checkpoint
-    model = with_views(classifier_of(checkpoint), views).eval()
+    found, split = newest(open_store(str(output))), open_split(data.manifest, "validation")
+    assert found
+    model = with_views(classifier_of(found[1]), views).eval()
     right = 0
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
         for first in range(0, len(split), 500):

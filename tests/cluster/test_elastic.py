@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from place import Place, a_place, delete, eventually
 from proxy import Request
 from step import RUNNING, Ended, Step, launch
+from stored import latest
 from test_training import ddpipe, train
 
 from ddpipe.__main__ import cli
@@ -25,7 +26,6 @@ from ddpipe.jobs import BACKENDS
 from ddpipe.jobs.job import MANAGED
 from ddpipe.kube.api import ApiServer
 from ddpipe.launching.elastic import scale
-from ddpipe.model.checkpoint import latest
 from ddpipe.storage import open_store
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 from PIL import Image
+from stored import encode
 
 from ddpipe.data.columns import text
 from ddpipe.data.index import described, open_index
@@ -20,7 +21,7 @@ from ddpipe.data.manifest import (
     manifest_key,
     store_of,
 )
-from ddpipe.data.shards import Images, encode, shard_key
+from ddpipe.data.shards import Images, shard_key
 from ddpipe.storage import Store
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 from recipes import plain
+from stored import latest
 from torch import nn
 from torchvision.models import swin_transformer, vision_transformer
 
@@ -26,7 +27,6 @@ from ddpipe.data.shards import Images
 from ddpipe.distributed import run_rank
 from ddpipe.errors import CheckpointError, DdpipeError
 from ddpipe.model import networks, tensors
-from ddpipe.model.checkpoint import latest
 from ddpipe.processes.local import run_local
 from ddpipe.storage import Store
 from ddpipe.storage.files import FileStore

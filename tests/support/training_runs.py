@@ -19,11 +19,12 @@ import torch
 from processes import free_port
 from recipes import plain
 from samples import a_manifest, a_split, written
+from stored import encode, latest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from training_ranks import Meddling, train_as_rank
 
-from ddpipe.data.shards import encode, shard_key
-from ddpipe.model.checkpoint import Checkpoint, latest
+from ddpipe.data.shards import shard_key
+from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.prepare.prepare import prepare
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.storage import open_store

@@ -16,6 +16,7 @@ import pytest
 import torch
 from archives import unpack
 from samples import a_manifest
+from stored import latest
 
 from ddpipe.data.manifest import WHOLE_SCHEMA, DatasetManifest, load_manifest
 from ddpipe.errors import (
@@ -28,7 +29,7 @@ from ddpipe.errors import (
     ParameterError,
 )
 from ddpipe.model.checkpoint import SCHEMA as CHECKPOINT_SCHEMA
-from ddpipe.model.checkpoint import finished, latest, newest
+from ddpipe.model.checkpoint import finished, newest
 from ddpipe.model.evaluation import FORMAT as EVALUATION
 from ddpipe.model.evaluation import load_evaluation
 from ddpipe.model.history import SCHEMA as HISTORY_SCHEMA

@@ -44,13 +44,8 @@ class Shard(Protocol):
         """The images with these indices, one by one, each of shape (height, width, channels)."""
 
 
-def encode(images: Images) -> tuple[ShardRef, bytes]:
-    """A raw shard's file; the same images always give the same bytes."""
-    return encode_pixels([np.ascontiguousarray(images).tobytes()], images.shape[1:])
-
-
 def encode_pixels(parts: Sequence[bytes], shape: tuple[int, ...]) -> tuple[ShardRef, bytes]:
-    """The same from the pixels of some images each, which are copied only once."""
+    """A raw shard's file, of parts that hold the pixels of some images each; equal images, equal bytes."""
     count = sum(map(len, parts)) // math.prod(shape)
     header = io.BytesIO()
     facts = {"descr": "|u1", "fortran_order": False, "shape": (count, *shape)}

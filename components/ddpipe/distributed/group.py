@@ -69,9 +69,8 @@ class World:
         """The rows of all ranks on rank 0, shape (samples, ...), in their order; none on the other ranks."""
         if self.size == 1:
             return rows
-        shares: list[npt.NDArray[np.float32]] | None = [rows] * self.size if self.is_main else None
-        dist.gather_object(rows, shares)
-        if shares is None:
+        shares = self.collected(rows)
+        if not shares:
             return rows[:0]
         merged = np.empty((sum(map(len, shares)), *rows.shape[1:]), rows.dtype)
         for number, part in enumerate(shares):

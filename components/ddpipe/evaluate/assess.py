@@ -53,10 +53,7 @@ def assess(
     spec: EvaluateSpec | None = None,
     network: str = "",
 ) -> Evaluation:
-    """Score a package, or a training, on a split of a fitting dataset version, and publish the evaluation.
-
-    The views of the spec are a training's only, as a package has its own.
-    """
+    """Score a package, or a training, on a split and publish it; the spec's views are a training's only."""
     spec = (spec or EvaluateSpec()).validated()
     store = open_store(output_uri)
     store.check_writable()

@@ -61,10 +61,7 @@ def evaluate(
     spec: EvaluateSpec | None = None,
     network: str = "",
 ) -> Evaluation:
-    """Score the trained model on the test split and publish the result; every rank returns it.
-
-    The processes of the group, one or many, share the batches; the result is the same bit for bit.
-    """
+    """Score the trained model on the test split and publish the result, with the same bits on any ranks."""
     spec = (spec or EvaluateSpec()).validated()
     with process_group() as world:
         manifest, store = load_manifest(manifest_uri), open_store(output_uri)
@@ -274,10 +271,7 @@ def rough(samples: int, metric: str, split: str = "test") -> Iterator[str]:
 def warnings_about(
     views: Mapping[str, float], history: Sequence[Mapping[str, Any]], metric: str, images: int
 ) -> Iterator[str]:
-    """Warnings about test-time views and the choice of the epoch, judged on the validation split.
-
-    A difference that so few images make by chance is no reason for a warning.
-    """
+    """Warnings about views and epoch, where more than chance among the validation images speaks for them."""
     chance = 1 / math.sqrt(max(1, images))  # half the 95 % interval of an accuracy, where it is widest
     for name, score in views.items():
         if views["plain"] - score > chance:

@@ -185,10 +185,7 @@ def compare(
     groups: IntArray | None = None,
     slices: Mapping[str, BoolArray] | None = None,
 ) -> Comparison:
-    """Two models on the same images.
-
-    Samples with equal numbers in `groups`, shape (samples,), belong together. `slices` mark samples, by name.
-    """
+    """Two models on the same images; `groups` and the masks of `slices` have shape (samples,)."""
     metric = spec.gate_metric
     low, high = gain_interval(candidate, champion, metric, groups)
     right, was_right = candidate.right, champion.right

@@ -35,10 +35,7 @@ Interval = tuple[float | None, float | None]  # lower and upper bound; none wher
 
 
 def intervals(answers: Answers, names: Sequence[str], groups: IntArray | None) -> dict[str, Interval]:
-    """The 95 % intervals of metrics by name; each resample is drawn once for all of them.
-
-    Samples with equal numbers in `groups`, shape (samples,), belong together; None: each is on its own.
-    """
+    """The 95 % intervals of metrics by name; equal numbers in `groups`, shape (samples,), belong together."""
     units = None if groups is None else np.unique(groups, return_inverse=True)[1]
     shares = [name for name in names if METRICS[name].is_share]
     statistics = {
@@ -63,11 +60,7 @@ def intervals(answers: Answers, names: Sequence[str], groups: IntArray | None) -
 def bootstrap(
     statistics: Mapping[str, Statistic], *, groups: IntArray, resamples: int
 ) -> dict[str, Interval]:
-    """95 % percentile intervals of several statistics from the same resamples of groups, shape (samples,).
-
-    A resample draws as many groups as there are, with replacement; a statistic sees it as how often each
-    sample was drawn. A statistic with the same value in all resamples has no interval.
-    """
+    """95 % percentile intervals of several statistics from the same resamples of groups, shape (samples,)."""
     if not statistics:
         return {}
     blocks = [
@@ -125,11 +118,7 @@ def _wilson_of_groups(right: BoolArray, groups: IntArray) -> Interval:
 def gain_interval(
     candidate: Answers, champion: Answers, metric: str, groups: IntArray | None = None
 ) -> tuple[float, float]:
-    """The percentile interval of the difference of a score, from a paired bootstrap.
-
-    Both answer the same samples in the same order. Samples with equal numbers in `groups`, shape (samples,),
-    are drawn together. A macro average of a resample is over the classes that occur in it.
-    """
+    """The percentile interval of a score's difference, from resamples of groups, shape (samples,)."""
     statistic = METRICS[metric].statistic
     if statistic is None:
         raise ValueError(f"{metric} cannot be resampled")
@@ -142,9 +131,6 @@ def gain_interval(
 
 
 def mcnemar(candidate: BoolArray, champion: BoolArray) -> float:
-    """The probability that models of equal accuracy disagree at least as one-sidedly (two-sided, exact).
-
-    From whether each of their answers is right, shape (samples,).
-    """
+    """McNemar's exact two-sided p-value, from whether each answer is right, both of shape (samples,)."""
     gained, lost = int((candidate & ~champion).sum()), int((champion & ~candidate).sum())
     return float(binomtest(gained, gained + lost, 0.5).pvalue) if gained + lost else 1.0

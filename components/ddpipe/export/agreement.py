@@ -55,11 +55,7 @@ class Agreement:
 def agreement(
     found: FloatArray, expected: FloatArray, task: Task, *, rounding: float, spread: float
 ) -> Agreement:
-    """Compare logits with the evaluated ones, which are finite; both of shape (samples, classes).
-
-    `rounding` is the difference that rounding explains, `spread` how much logits vary over the images
-    (`spread_of`).
-    """
+    """Compare logits with the evaluated ones, shape (samples, classes), by `tolerance` and `spread_of`."""
     if not np.isfinite(found).all():
         return Agreement(float("nan"), float("nan"), agrees=False)
     differences = np.abs(found - expected)

@@ -233,12 +233,6 @@ def newest(store: Store, *, whole: bool = True) -> tuple[Saved, Checkpoint] | No
     return None
 
 
-def latest(store: Store) -> Checkpoint | None:
-    """As `newest`, its content alone."""
-    found = newest(store)
-    return found and found[1]
-
-
 def load(store: Store, saved: Saved, *, whole: bool = True) -> Checkpoint:
     """The content of one checkpoint, proven to be what was saved."""
     try:

@@ -47,11 +47,7 @@ class Preprocessing:
 
     @classmethod
     def of_dataset(cls, encoding: Mapping[str, Any], shape: Shape, seen: Shape) -> Self:
-        """What preparing did to the images of a dataset version, and training before it used them.
-
-        `encoding` is that of the manifest's source (`ddpipe.prepare.encoding`); `seen` is the shape that the
-        model takes.
-        """
+        """What preparing did to a version's images, and training to reach the shape `seen` of the model."""
         window = encoding.get("window")
         is_jpeg = encoding.get("kind") == "jpeg"
         return cls(

@@ -128,10 +128,7 @@ class Packer:
     def _good(
         self, function: Callable[[int, int, Sample], R], rows: Rows, progress: tqdm[NoReturn]
     ) -> Iterator[tuple[int, R]]:
-        """The function's results for samples, in their order, each with the sample's number.
-
-        `Unreadable` becomes a problem. The function is given the place in `rows`, the row, and the sample.
-        """
+        """Results for samples, in their order, each with its row; an `Unreadable` one becomes a problem."""
 
         def outcomes(start: int) -> list[tuple[int, R | Unreadable]]:
             some, found = rows[start : start + BATCH], list[tuple[int, R | Unreadable]]()

@@ -50,13 +50,10 @@ AT_ONCE = 8  # objects that are deleted at the same time
 
 @dataclass(frozen=True, slots=True)
 class Helpers:
-    """Up to `count` processes that encode.
-
-    `run` calls `encode_share` for each share; given are the folder's URI, its seal's hash, and their number.
-    """
+    """Up to `count` processes that encode: `run` calls `encode_share` for each share."""
 
     count: int
-    run: Callable[[str, str, int], None]
+    run: Callable[[str, str, int], None]  # the folder's URI, its seal's hash, and the number of shares
 
 
 class Helped:

@@ -103,17 +103,17 @@ class FileStore:
     def read(self, key: str) -> bytes:
         """The whole file."""
         with self._reading(key):
-            return self._path(key).read_bytes()
+            return self.local_path(key).read_bytes()
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
         """A part of an object; see `Store.read_range`."""
-        with self._reading(key), self._path(key).open("rb") as file:
+        with self._reading(key), self.local_path(key).open("rb") as file:
             file.seek(start)
             data = file.read(length)
         if len(data) < length:
             raise CorruptObject(
                 what="an object is shorter than it should be",
-                which=str(self._path(key)),
+                which=str(self.local_path(key)),
                 seen=f"{len(data)} of {length} bytes from offset {start}",
                 do="Delete it and run the step again that wrote it.",
             )
@@ -121,12 +121,12 @@ class FileStore:
 
     def write(self, key: str, data: bytes) -> None:
         """Create or replace a file."""
-        with replacing(self._path(key)) as partial:
+        with replacing(self.local_path(key)) as partial:
             partial.write_bytes(data)
 
     def swap(self, key: str, expected: bytes | None, data: bytes) -> bool:
         """Replace a file if its content is still `expected`; processes take turns by a lock beside it."""
-        with _locked(self._path(key)):
+        with _locked(self.local_path(key)):
             if (self.read(key) if self.exists(key) else None) != expected:
                 return False
             self.write(key, data)
@@ -134,17 +134,21 @@ class FileStore:
 
     def upload(self, path: Path, key: str) -> None:
         """Create or replace a file with a copy of another."""
-        with path.open("rb") as source, replacing(self._path(key)) as partial, partial.open("wb") as target:
+        with (
+            path.open("rb") as source,
+            replacing(self.local_path(key)) as partial,
+            partial.open("wb") as target,
+        ):
             shutil.copyfileobj(source, target)
 
     def download(self, key: str, path: Path) -> None:
         """Put a copy of the object at `path`."""
         with self._reading(key):
-            FileStore(path.parent).upload(self._path(key), path.name)
+            FileStore(path.parent).upload(self.local_path(key), path.name)
 
     def exists(self, key: str) -> bool:
         """Whether there is such a file."""
-        return self._path(key).is_file()
+        return self.local_path(key).is_file()
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """All files whose relative paths start with `prefix`; files still being written are left out."""
@@ -160,7 +164,7 @@ class FileStore:
         )
         for key in sorted(key for key in keys if key.startswith(prefix)):
             try:
-                status = self._path(key).stat()
+                status = self.local_path(key).stat()
             except FileNotFoundError:  # removed by another process since the walk
                 continue
             yield info_of(key, status)
@@ -177,13 +181,13 @@ class FileStore:
     def delete(self, key: str) -> None:
         """Remove a file; no error if there is none."""
         try:
-            self._path(key).unlink(missing_ok=True)
+            self.local_path(key).unlink(missing_ok=True)
         except OSError as error:
-            raise _not_writable(self._path(key), error) from error
+            raise _not_writable(self.local_path(key), error) from error
 
     def child(self, prefix: str) -> FileStore:
         """The folder below this one."""
-        return FileStore(self._path(prefix))
+        return FileStore(self.local_path(prefix))
 
     def check_writable(self) -> None:
         """Write and remove a small file."""
@@ -196,14 +200,11 @@ class FileStore:
 
     def local_path(self, key: str) -> Path:
         """The file."""
-        return self._path(key)
-
-    def _path(self, key: str) -> Path:
         return self._root / key
 
     @contextmanager
     def _reading(self, key: str) -> Iterator[None]:
-        path = self._path(key)
+        path = self.local_path(key)
         try:
             mode = path.stat().st_mode
             if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):

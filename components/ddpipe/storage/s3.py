@@ -273,11 +273,7 @@ class S3Store:
 
 
 class _Breaks:
-    """Counts how often the connection of one download breaks.
-
-    A large object may take hours, in which short outages add up: after `PROGRESS` bytes the count starts
-    again.
-    """
+    """Counts how often the connection of one download breaks, again from 0 after `PROGRESS` bytes."""
 
     def __init__(self, retries: int) -> None:
         self._retries, self._breaks, self._since = retries, 0, 0

@@ -62,15 +62,11 @@ class CrossEntropy:
 
 @dataclass(frozen=True)
 class BinaryCrossEntropy:
-    """Any number of labels per image: binary cross-entropy, averaged over the labels.
-
-    Labels are float32, shape (n, classes), from 0 to 1. A present label may weigh more than an absent one, by
-    `positive_weights`, shape (classes,).
-    """
+    """Any number of labels per image, shape (n, classes), from 0 to 1: binary cross-entropy, averaged."""
 
     sums: ClassVar[tuple[str, ...]] = ("loss",)
 
-    positive_weights: Tensor | None = None
+    positive_weights: Tensor | None = None  # of present labels, shape (classes,); absent ones weigh 1
 
     def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The binary cross-entropy of each sample."""

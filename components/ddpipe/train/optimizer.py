@@ -51,10 +51,7 @@ def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
 
 
 def learning_rate(recipe: Recipe, step: int, steps: int) -> float:
-    """The learning rate of one step: linear during the warm-up, then by the schedule.
-
-    It is a pure function of the recipe, so that a checkpoint need not hold it.
-    """
+    """The learning rate of one step: a pure function of the recipe, so that a checkpoint need not hold it."""
     warmup = round(recipe.warmup_fraction * steps)
     if step < warmup:
         return recipe.learning_rate * ((step + 1) / warmup)

@@ -113,11 +113,7 @@ _log = logging.getLogger(__name__)
 
 
 def as_today(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored recipe in today's words.
-
-    Without former hyperparameters, unless one shaped the model by a value of its own; numbers that were left
-    open are `AUTO`, once -1.
-    """
+    """A stored recipe in today's words; a former name stays only where its value shaped the model."""
     numbers = {item.name for item in declared(Recipe) if item.may_be_auto}
     return {
         name: AUTO if name in numbers and value == _ONCE_AUTO else value

@@ -80,15 +80,12 @@ class TrainingWork:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Seconds of the whole run, those used before this process was ready to train, and of its own launch.
-
-    `scored` are the images that the network computes in evaluation and export, each as often as it does.
-    """
+    """Seconds of the whole run, those used before this process was ready, and those of its own launch."""
 
     seconds: float
     used: float
     launch: float
-    scored: int
+    scored: int  # images that the network computes in evaluation and export, each as often as it does
 
     def later(self, pace: float) -> float:
         """Seconds for evaluation and export, if a unit of work takes `pace` seconds."""

@@ -16,8 +16,9 @@ import pytest
 import simplejpeg
 from PIL import Image
 from samples import some_images
+from stored import encode
 
-from ddpipe.data.shards import JpegShard, encode, encode_jpegs, open_shard, shard_key, verify
+from ddpipe.data.shards import JpegShard, encode_jpegs, open_shard, shard_key, verify
 from ddpipe.errors import DatasetError
 
 SHAPE = (4, 6, 1)
@@ -158,7 +159,7 @@ def test_what_is_cut_away_is_as_much_on_both_sides(size: tuple[int, int], tmp_pa
 MANY = """
 import resource, sys
 from pathlib import Path
-from ddpipe.data.shards import ShardRef, encode, encode_jpegs, open_shard
+from ddpipe.data.shards import ShardRef, encode_jpegs, encode_pixels, open_shard
 from ddpipe.errors import DatasetError
 import numpy as np
 from PIL import Image
@@ -167,7 +168,7 @@ hard = int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_NOFILE, (40, hard))
 buffer = io.BytesIO()
 Image.new("L", (6, 4)).save(buffer, "JPEG")
-kinds = [encode(np.zeros((1, 4, 6, 1), np.uint8)), encode_jpegs([buffer.getvalue()])]
+kinds = [encode_pixels([bytes(4 * 6)], (4, 6, 1)), encode_jpegs([buffer.getvalue()])]
 for number, (shard, data) in enumerate(kinds):
     (Path(sys.argv[1]) / str(number)).write_bytes(data)
 try:

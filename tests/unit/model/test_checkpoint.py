@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 import torch
+from stored import latest
 
 from ddpipe.errors import CheckpointError, NewerFormat
-from ddpipe.model.checkpoint import Checkpoint, Saved, claim, latest, load, newest
+from ddpipe.model.checkpoint import Checkpoint, Saved, claim, load, newest
 from ddpipe.model.classifier import Classifier, build, load_model
 from ddpipe.storage import ObjectInfo, Store, open_store
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+from stored import latest
 
 from ddpipe.errors import CheckpointError
-from ddpipe.model.checkpoint import Attempt, Checkpoint, claim, latest, newest
+from ddpipe.model.checkpoint import Attempt, Checkpoint, claim, newest
 from ddpipe.model.tensors import Piece, Share, parted, rows_of, write_pieces
 from ddpipe.storage import Store, open_store
 

@@ -15,10 +15,11 @@ from typing import cast
 import pytest
 import torch
 from s3_server import BUCKET, Server
+from stored import latest
 from torch import Tensor
 
 from ddpipe.errors import CheckpointError, NotWritable, StoreError, Unreachable
-from ddpipe.model.checkpoint import Checkpoint, claim, latest
+from ddpipe.model.checkpoint import Checkpoint, claim
 from ddpipe.storage import Store, open_store
 from ddpipe.train import saver
 from ddpipe.train import saver as module

@@ -19,12 +19,13 @@ import torch
 from model_packages import a_classifier, a_package
 from recipes import plain
 from samples import published, some_images
+from stored import latest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ddpipe.data.manifest import load_manifest
 from ddpipe.data.reader import open_split
 from ddpipe.errors import CheckpointError, DatasetError, Diverged, StoreError, Unreachable
-from ddpipe.model.checkpoint import Saved, claim, finished, latest, newest
+from ddpipe.model.checkpoint import Saved, claim, finished, newest
 from ddpipe.model.classifier import load_model
 from ddpipe.storage import open_store
 from ddpipe.storage.files import FileStore
