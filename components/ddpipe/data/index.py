@@ -30,8 +30,7 @@ from ddpipe.data.shards import object_key
 from ddpipe.errors import CorruptObject, DatasetError
 from ddpipe.storage import Store
 
-Labels = NDArray[np.int64]
-"""Multiclass: (samples,), the index of the class. Multilabel: (samples, classes), 0 or 1."""
+Labels = NDArray[np.int64]  # multiclass: (samples,), indices; multilabel: (samples, classes), 0 or 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +107,7 @@ def _opened(path: Path) -> NDArray[Any]:
 TRAINED_ON = "trained_on.npy"
 
 HELD_OUT = ("validation", "test")  # the splits that judge a model
-
-Hashes = NDArray[np.uint64]
-"""Sorted, each once; of 8 bytes: among 10 million ids, two share one with a probability of 1 in 400,000."""
+Hashes = NDArray[np.uint64]  # sorted, each once; among 10 million ids, two share one in 1 of 400,000 cases
 
 
 def hashed(ids: Text) -> Hashes:

@@ -185,8 +185,7 @@ READERS = 16  # images that a process reads at the same time: as many connection
 
 _readers = cache(partial(ThreadPoolExecutor, READERS, thread_name_prefix="part"))
 
-_ENTRY = 9
-"""Bytes of an image's size in the head of a shard, which is less than 100 MB, and of the space after it."""
+_ENTRY = 9  # bytes of an image's size in a shard's head, which is below 100 MB, and of the space after it
 
 
 class PartShard:
@@ -227,12 +226,9 @@ def _jpegs(store: Store, shard: ShardRef) -> tuple[list[int], list[int]]:
     """Start and size of each file."""
     head = store.read_range(shard_key(shard), 0, min(shard.bytes, 2 * BLOCK + _ENTRY * shard.count))
     try:
-        starts, sizes = places_in(head)
-        if len(sizes) != shard.count or min(sizes) < 0 or starts[-1] + sizes[-1] > shard.bytes:
-            raise ValueError(f"it lists {len(sizes)} images, the manifest {shard.count}")  # noqa: TRY301
+        return places_in(head, shard.count, shard.bytes)
     except (ValueError, IndexError) as error:
         raise damaged(f"{store.uri}/{shard_key(shard)}", str(error)) from error
-    return starts, sizes
 
 
 T = TypeVar("T")

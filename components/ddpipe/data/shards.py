@@ -123,11 +123,9 @@ class JpegShard:
         self._path, self._shape = path, shape
         self._bytes = mapped(path)
         try:
-            self._starts, self._sizes = places_in(self._bytes)
+            self._starts, self._sizes = places_in(self._bytes, shard.count, len(self._bytes))
         except (ValueError, IndexError) as error:
             raise damaged(path, str(error)) from error
-        if len(self) != shard.count or self._starts[-1] + self._sizes[-1] > len(self._bytes):
-            raise damaged(path, f"it lists {len(self)} images, the manifest {shard.count}")
 
     def __len__(self) -> int:
         return len(self._sizes)
@@ -170,8 +168,8 @@ def cropped(jpeg: bytes, shape: tuple[int, int, int]) -> Images:
     return image[top : top + height, left : left + width]
 
 
-def places_in(data: mmap.mmap | bytes) -> tuple[list[int], list[int]]:
-    """Start and size of each file, from the global header that a jpeg shard begins with."""
+def places_in(data: mmap.mmap | bytes, count: int, end: int) -> tuple[list[int], list[int]]:
+    """Start and size of so many files before `end`, from the global header that a jpeg shard begins with."""
     if data[156:157] != tarfile.XGLTYPE:
         raise ValueError("it is not a jpeg shard")
     length = int(data[124:135], 8)
@@ -181,6 +179,8 @@ def places_in(data: mmap.mmap | bytes) -> tuple[list[int], list[int]]:
     for size in listed:
         starts.append(place + BLOCK)
         place += BLOCK + _padded(size)
+    if len(listed) != count or min(listed) < 0 or starts[-1] + listed[-1] > end:
+        raise ValueError(f"it lists {len(listed)} images, the manifest {count}")
     return starts, listed
 
 
@@ -198,8 +198,7 @@ def damaged(path: Path | str, seen: str) -> DatasetError:
     )
 
 
-KEPT = 256 * 2**20
-"""Bytes of a split's reduced images that stay in memory: small sets are read hundreds of times."""
+KEPT = 256 * 2**20  # bytes of a split's reduced images in memory: small sets are read hundreds of times
 
 
 def working_shape(shape: Shape, resolution: int) -> Shape:

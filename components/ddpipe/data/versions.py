@@ -54,8 +54,7 @@ def address(given: str, store: str) -> str:
     )
 
 
-ORIGIN = "origin.json"
-"""Beside a manifest, and no part of the version: it has `location` and `table` of the raw data."""
+ORIGIN = "origin.json"  # beside a manifest, and no part of the version: where its raw data lies
 
 
 def origin(manifest: DatasetManifest, store: Store) -> Mapping[str, str]:

@@ -32,8 +32,7 @@ from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
 from ddpipe.errors import DdpipeError, ParameterError, TrainingError
 from ddpipe.processes.machine import leave
 
-_MOST = 2000
-"""Characters of a traceback in an error file: Kubernetes keeps 4096 bytes of a termination message."""
+_MOST = 2000  # characters of a traceback: Kubernetes keeps 4096 bytes of a termination message
 
 
 def rank() -> int:

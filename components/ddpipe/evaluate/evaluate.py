@@ -34,13 +34,10 @@ from ddpipe.storage import open_store
 SPLIT = "test"
 
 BATCH_SIZE = 128  # samples per forward pass; fewer where the images are large
-VALIDATION = "validation"
-"""Where temperature and thresholds are chosen and views are compared: the test split would flatter all."""
-
+VALIDATION = "validation"  # where temperature and thresholds are chosen: the test split would flatter
 CALIBRATED = ("log_loss", "calibration_error")  # the scores that a temperature changes
 FEW = 100  # test images; with fewer, the 95 % interval of an accuracy is up to a fifth wide
-WORSE_EPOCH = 0.05
-"""Largest drop of the headline score, from the best epoch to the evaluated one, without a warning."""
+WORSE_EPOCH = 0.05  # largest drop of the score from the best epoch to the evaluated one without a warning
 
 _log = logging.getLogger(__name__)
 

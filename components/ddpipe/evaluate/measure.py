@@ -35,8 +35,7 @@ LOWEST, HIGHEST = 0.2, 10.0  # bounds of a temperature
 RARE = 0.2  # of an even share of the samples: a class with less makes balanced accuracy the score that counts
 CURVE_POINTS = 100
 
-MOST_CURVES = 200
-"""Classes whose curves are computed, the first of the dataset: their file has a few megabytes."""
+MOST_CURVES = 200  # classes whose curves are computed, the first ones: their file has a few megabytes
 
 
 def measure(

@@ -27,9 +27,7 @@ from ddpipe.model.training_record import how_far, training_record
 from ddpipe.templates import environment, png_uri, with_contents
 
 CURVES = 40  # classes whose curves are computed
-
-THUMBNAIL = 192
-"""Largest side of a picture, in pixels; small images keep their own pixels and the page enlarges them."""
+THUMBNAIL = 192  # largest side of a picture, in pixels; the page enlarges small ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,9 +82,7 @@ def same_decisions(found: FloatArray, expected: FloatArray, task: Task, threshol
 
 
 SHARE = 1e-4  # of the largest logit: a hundred times what float32 usually rounds away
-
-UNIT = 2.0**-24
-"""Half the distance of 1 from the next float32: the most that one operation rounds away, relatively."""
+UNIT = 2.0**-24  # half the distance of 1 from the next float32: the most that one operation rounds away
 
 
 def tolerance(model: nn.Module, images: Tensor, largest: float) -> float:

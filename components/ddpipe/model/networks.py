@@ -20,9 +20,7 @@ PATCH = 2
 
 STATISTICS_MOMENTUM = 0.4  # share of the newest batch in the running statistics: trainings are short
 VARIANCE_FLOOR = 5e-4  # added to the variance of each direction of patches, so that noise is not blown up
-
-HEAD_DEVIATION = 1 / 8
-"""Of the head's first weights: small, so that it learns at the rate of the other layers' shifts."""
+HEAD_DEVIATION = 1 / 8  # of the head's first weights: small, so that it learns at the rate of other shifts
 
 
 class FastCNN(nn.Module):

@@ -21,15 +21,10 @@ from ddpipe.model.package import FORMAT, INPUT, ONNX, OUTPUT, Signature
 from ddpipe.processes.machine import cpus
 from ddpipe.storage.sealed import Folder
 
-NOWHERE = f"{os.devnull}/nowhere"
-"""A folder that cannot exist: where weights in files of their own are looked for."""
-
+NOWHERE = f"{os.devnull}/nowhere"  # cannot exist: where weights in files of their own are looked for
 QUIET = 4  # onnxruntime's level of logging for what ends a process; everything else arrives as an exception
 LONGEST = 300.0  # seconds of an answer; a batch takes a few, on a busy machine more
-
-MOST_MEMORY = 4 * 2**30
-"""Bytes of what graphs compute, in a process: 30 times what a network of usual size needs for a batch."""
-
+MOST_MEMORY = 4 * 2**30  # bytes of what graphs compute: 30 times what a usual network needs for a batch
 LONGEST_TEXT = 500  # characters of a message that come from the file
 
 

@@ -88,9 +88,7 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
-PIECE_BYTES = 2**28
-"""Of a piece: a rank holds one of them in memory while it writes or reads. A tensor's share is never cut."""
-
+PIECE_BYTES = 2**28  # a rank holds one piece in memory at a time; a tensor's share is never cut
 Rows = range  # rows of a tensor, along its first dimension
 
 

@@ -28,8 +28,7 @@ _WRAPPERS = ("state_dict", "model")  # keys under which training scripts put the
 
 Weights = Mapping[str, Tensor]
 
-PATIENCE = 3
-"""Seconds to wait for an answer of torchvision's server: without it, training starts from random weights."""
+PATIENCE = 3  # seconds to wait for torchvision's server: without it, training starts from random weights
 
 
 @dataclass(frozen=True, slots=True)

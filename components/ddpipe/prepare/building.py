@@ -40,8 +40,7 @@ from ddpipe.sources.samples import Samples
 
 log = logging.getLogger(__name__)
 
-MEASURED = 400
-"""Files that show proportions and bits where the size is given: all others are read once, to be encoded."""
+MEASURED = 400  # files that show proportions and bits where the size is given: the others are read once
 
 
 @dataclass(frozen=True, slots=True)

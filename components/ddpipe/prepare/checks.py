@@ -23,9 +23,7 @@ from ddpipe.storage import open_store
 
 log = logging.getLogger(__name__)
 
-FEW = {"train": 20, "validation": 10, "test": 10}
-"""Images of the smallest class below which a split deserves a warning."""
-
+FEW = {"train": 20, "validation": 10, "test": 10}  # fewer images of the smallest class deserve a warning
 NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15})?")  # a class that may be written as 1, 01 or 1.0
 _Z = 1.96  # standard deviations to each side of a 95 % interval
 

@@ -28,8 +28,7 @@ LONGEST = 4  # proportions of whole images, at most: longer ones have white abov
 
 POWERS = np.stack([np.arange(256), np.arange(256) ** 2], axis=1)
 
-Moments = tuple[int, ...]
-"""Of an image: number of pixels, and for each channel the sum of their values and of their squares."""
+Moments = tuple[int, ...]  # number of pixels; for each channel the sum of values and of their squares
 
 
 class Encoded(NamedTuple):

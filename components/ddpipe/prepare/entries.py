@@ -34,8 +34,7 @@ from ddpipe.storage import Store
 
 log = logging.getLogger(__name__)
 
-SCHEMA = 5
-"""Increase it when a decoder changes, too: all files are read again, and equal images give equal shards."""
+SCHEMA = 5  # increase it when a decoder changes, too: all files are read again
 
 ENDING = ".npz.gz"
 

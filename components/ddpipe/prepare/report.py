@@ -26,9 +26,7 @@ from ddpipe.storage import Store
 from ddpipe.templates import environment, png_uri, with_contents
 
 PER_CLASS = 12  # images in a class's row of the contact sheet
-
-TILE = 48
-"""Smallest side of an image on the sheet, in pixels; smaller ones are enlarged, larger ones get twice it."""
+TILE = 48  # smallest side of an image on the sheet; smaller ones are enlarged, larger ones get twice it
 
 GAP = 2
 PAIR = 2  # pictures of each group of copies

@@ -17,9 +17,7 @@ from ddpipe.sources.named import BUILT_IN, DOWNLOADS, SOURCES
 
 DIGITS = "digits"  # the source that needs no path
 GROUPED = ("folder", "webdataset")  # sources whose paths may name groups; a table has a column for them
-
-_SUFFIX = re.compile(r"\.(tar|csv)(\.[a-z0-9]+)?$|\.tgz$")
-"""What the name of a dataset leaves out of the name of a file."""
+_SUFFIX = re.compile(r"\.(tar|csv)(\.[a-z0-9]+)?$|\.tgz$")  # left out of a dataset's name
 
 log = logging.getLogger(__name__)
 

@@ -52,10 +52,7 @@ UNKNOWN = -1
 TEST = SPLITS.index("test")
 
 TINY = 1e-9  # what sums of shares are off by rounding
-
-PASSES = 10
-"""Times that leftovers are placed again at most, in view of where the others went; two or three suffice."""
-
+PASSES = 10  # times that leftovers are placed again at most; two or three suffice
 MORE = 1.1  # times its share that a split may hold, so that it has an image of every class
 MOST = 20  # versions that are looked at, from the newest on
 

@@ -129,8 +129,7 @@ def store_of(path: str) -> Store:
     return store
 
 
-UNPACKING = (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError)
-"""What reading a damaged archive may raise."""
+UNPACKING = (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError)  # of a damaged archive
 
 
 def inflated(data: bytes, most: int) -> bytes:
@@ -158,8 +157,7 @@ def error_for_source(which: str, seen: str, do: str) -> SourceError:
     return SourceError(what="the raw data cannot become a dataset", which=which, seen=seen, do=do)
 
 
-LARGEST = 1e9
-"""Largest value of a window; no scanner's unit comes near, and infinity and NaN are rejected as well."""
+LARGEST = 1e9  # of a window; no scanner's unit comes near, and infinity and NaN are rejected as well
 
 
 @dataclass(frozen=True, slots=True)

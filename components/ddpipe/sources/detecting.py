@@ -40,9 +40,7 @@ from ddpipe.storage.sealed import sha256
 
 LOOKED_AT = 20_000  # files whose names decide
 MEMBERS = 100  # files of a tar whose names decide
-
-HEAD, MOST_INFLATED = 4 * 2**20, 64 * 2**20
-"""Bytes of a tar or a table that are read, and to which those of a compressed one unpack."""
+HEAD, MOST_INFLATED = 4 * 2**20, 64 * 2**20  # bytes read of a tar or a table, and what they may unpack to
 
 IDX = re.compile(r"(?:train|t10k)-(?:images|labels)[-.]idx[13]-ubyte(?:\.gz)?")
 CIFAR10 = re.compile(r"data_batch_\d")

@@ -32,16 +32,12 @@ pydicom.config.settings.reading_validation_mode = (
     pydicom.config.IGNORE
 )  # files often break rules that no pixel needs
 
-NEEDED = ("PhotometricInterpretation", "BitsStored", "PixelRepresentation")
-"""Elements of the header without which pixels have no meaning."""
+NEEDED = ("PhotometricInterpretation", "BitsStored", "PixelRepresentation")  # pixels mean nothing without
 
 GRAY = ("MONOCHROME1", "MONOCHROME2")
 
 BYTE = 8  # bits of the pixels of a picture
-
-PACKED = 128
-"""The byte without a meaning in run-length encoding: below it literal bytes follow, above it is a run."""
-
+PACKED = 128  # means nothing in run-length encoding: below it literal bytes follow, above it is a run
 LARGEST_INFLATED = 2**30  # bytes that a deflated file may become
 _META = 144  # where a file's meta information begins, after its length in 4 bytes; PS3.10, 7.1
 

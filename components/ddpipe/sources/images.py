@@ -27,10 +27,7 @@ except ImportError:  # there is none for this kind of machine; Pillow's own filt
 ORIENTATION = 0x0112  # the EXIF tag that says how the camera was held
 SIDEWAYS = (5, 6, 7, 8)  # its values that swap height and width
 TURNED = range(2, 9)  # its values that are not upright
-
-LARGEST = Image.MAX_IMAGE_PIXELS or 2**26
-"""Pixels. Pillow only warns of such an image, and refuses one twice as large: we refuse both."""
-
+LARGEST = Image.MAX_IMAGE_PIXELS or 2**26  # pixels; Pillow only warns, and refuses twice as many
 LONGEST = 65_500  # pixels of a side: a JPEG has no more
 FILTER = Image.Resampling.BICUBIC  # as wide as the reduction asks for, so that nothing fine turns into moiré
 CHANNELS = {b"P5": 1, b"P6": 3}  # of netpbm's kinds of image
@@ -340,10 +337,7 @@ def _is_deep(image: Image.Image) -> bool:
 PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by color type
 PNG_SIGNATURE = 8  # bytes before the first chunk
 PNG_END = b"IEND\xaeB`\x82"  # the last chunk, after its length
-
-PNG_HEADER = 2
-"""Bytes of zlib's header; without it nothing checks the sum at the end, which Pillow ignores as well."""
-
+PNG_HEADER = 2  # bytes of zlib's header: without it nothing checks the sum at the end, nor does Pillow
 PNG_PIECE = 2**20  # bytes that are unpacked at a time
 
 

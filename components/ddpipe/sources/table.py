@@ -35,8 +35,7 @@ UNLABELLED = frozenset({"", "nan", "na", "null", "none"})  # what stands for a m
 
 BINARY: Mapping[str, int] = {"0": 0, "1": 1, "0.0": 0, "1.0": 1}
 
-UNCERTAIN = frozenset({"-1", "-1.0"})
-"""The label -1, for findings that a report calls uncertain, as in CheXpert and MIMIC-CXR."""
+UNCERTAIN = frozenset({"-1", "-1.0"})  # what a report calls uncertain, as in CheXpert and MIMIC-CXR
 
 
 LABEL_NAMES = frozenset({"label", "labels", "class", "classes", "target", "category"})

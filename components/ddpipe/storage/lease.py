@@ -36,8 +36,7 @@ from ddpipe.storage.base import LEASE, Store
 
 _log = logging.getLogger(__name__)
 
-_MACHINE = 12
-"""Hex digits at the start of a lease's last part that identify the machine; the others are random."""
+_MACHINE = 12  # hex digits of a lease's last part that identify the machine; the others are random
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _NAMESPACE = Path("/proc/self/ns/pid")

@@ -45,10 +45,7 @@ from ddpipe.storage.files import replacing
 from ddpipe.storage.lease import lease
 
 CHECKSUM = "x-amz-meta-sha256"  # the metadata that holds the SHA-256 of an object's content
-
-LOST = ("PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey")
-"""Codes of a conditional request that came too late."""
-
+LOST = ("PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey")  # a condition that came too late
 GZIP = 16 + zlib.MAX_WBITS  # the window size with which zlib expects a gzip header
 LARGEST_UNPACKED = 2**30  # bytes of an object that a tool has uploaded packed: 3 MB may hold 6 GB of zeros
 PROGRESS = 8 * 2**20  # bytes after which earlier breaks of a download are forgotten

@@ -107,8 +107,7 @@ def epoch_batches(
     return map(copies.finished, prefetched(share, numbers, threads=1))
 
 
-Copy = tuple[Batch, torch.Event | None]
-"""A batch on its way to the device, and the event of its arrival; None if it is there."""
+Copy = tuple[Batch, torch.Event | None]  # on its way, and the event of its arrival; None: it is there
 
 
 class _Copies:

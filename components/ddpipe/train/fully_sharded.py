@@ -35,8 +35,7 @@ from ddpipe.processes.machine import return_memory
 from ddpipe.train.constants import LARGE_TENSOR, SMALLEST_UNIT
 from ddpipe.train.replicated import State, Strategy
 
-TRAVELLING = ("model", "training_model", "optimizer")
-"""States of a checkpoint that are shared among the ranks."""
+TRAVELLING = ("model", "training_model", "optimizer")  # states of a checkpoint that the ranks share
 
 
 class FullyShardedStrategy(Strategy):

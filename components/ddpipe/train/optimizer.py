@@ -111,8 +111,7 @@ REST = 1 / 8  # share of the learning rate for all that is no hidden matrix
 
 _ITERATIONS = 3
 
-_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the Newton-Schulz iteration: they lift small singular values fastest, to about 1."""
+_COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of Newton-Schulz: they lift small singular values fastest
 
 _BETAS = (0.8, 0.95)
 
