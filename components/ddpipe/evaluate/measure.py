@@ -183,7 +183,7 @@ def _thinned(*columns: FloatArray) -> Iterator[tuple[float, ...]]:
 
 
 def best_thresholds(probabilities: FloatArray, truth: BoolArray) -> tuple[float | None, ...]:
-    """The threshold of each label with the best F1, None if no sample shows it; shapes (samples, labels)."""
+    """The threshold of each label with the best F1, None if no sample shows it; shape (samples, labels)."""
     return tuple(
         _best_threshold(column, shows) if shows.any() else None
         for column, shows in zip(probabilities.T, truth.T, strict=True)

@@ -50,7 +50,7 @@ def macro_ratio(numerators: FloatArray, denominators: FloatArray) -> Statistic:
 
 
 def macro_f1(decisions: BoolArray, truth: BoolArray) -> Statistic:
-    """F1 = 2 hits / (occurrences + predictions), averaged over classes; shapes (samples, classes)."""
+    """F1 = 2 hits / (occurrences + predictions), averaged over classes; both of shape (samples, classes)."""
     return macro_ratio(np.float32(2) * (truth & decisions), truth.astype(np.float32) + decisions)
 
 
