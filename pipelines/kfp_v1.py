@@ -142,11 +142,22 @@ def compile_workflow(pipeline: Described) -> str:
     for template in spec["templates"]:
         if "container" in template:
             template["container"] |= RESTRICTED | _data(pipeline)
+            if template["name"] == pipeline["last"]["name"]:
+                template["container"].setdefault("env", []).extend(_notify(pipeline))
             template["podSpecPatch"] = json.dumps(_resources(tasks[template["name"]]))
     if pipeline["claim"]:
         spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": pipeline["claim"]}}]
     text: str = yaml.safe_dump(workflow, sort_keys=False, width=110)
     return text
+
+
+def _notify(pipeline: Described) -> list[dict[str, Any]]:
+    """References to the URLs to which the end of a run is sent, if the namespace has them."""
+    secret, keys = pipeline["notify"]
+    reference = {"name": secret, "optional": True}
+    return [
+        {"name": name, "valueFrom": {"secretKeyRef": {**reference, "key": key}}} for key, name in keys.items()
+    ]
 
 
 def _data(pipeline: Described) -> dict[str, Any]:

@@ -12,7 +12,18 @@ from kfp import dsl, kubernetes
 
 from ddpipe.components import argument, component, described
 from ddpipe.parameters import OneOf
-from ddpipe.pipelines.wiring import MOUNT, SECRET, YES, Given, Made, Pipeline, Placeholder, Task, Value
+from ddpipe.pipelines.wiring import (
+    MOUNT,
+    NOTIFY,
+    SECRET,
+    YES,
+    Given,
+    Made,
+    Pipeline,
+    Placeholder,
+    Task,
+    Value,
+)
 
 _PLACEHOLDERS = {
     Placeholder.RUN_ID: dsl.PIPELINE_JOB_ID_PLACEHOLDER,
@@ -91,6 +102,8 @@ def _task(
         kubernetes.mount_pvc(made, pipeline.claim, MOUNT)
     else:
         kubernetes.use_secret_as_env(made, given[SECRET], _CREDENTIALS, optional=True)
+    if task is pipeline.last:
+        kubernetes.use_secret_as_env(made, *NOTIFY, optional=True)
     return made
 
 

@@ -27,6 +27,10 @@ STORE_SECRET = "mlpipeline-minio-artifact"  # noqa: S105 - the name of a secret
 """Kubeflow's own secret, with the keys of its object store."""
 
 
+NOTIFY = "ddpipe-notify", {"url": "DDPIPE_NOTIFY_URL", "success-url": "DDPIPE_NOTIFY_SUCCESS_URL"}
+"""A secret with the URLs to which the end of a run is sent; a namespace without it gets no messages."""
+
+
 class Placeholder(StrEnum):
     """A value that the engine fills in."""
 
@@ -206,6 +210,7 @@ class Pipeline:
             "help": self.help,
             "claim": self.claim,
             "secret": SECRET,
+            "notify": NOTIFY,
             "parameters": [
                 {
                     "name": item.name,

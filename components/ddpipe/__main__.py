@@ -11,14 +11,16 @@ import json
 import logging
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from difflib import get_close_matches
+from pathlib import Path
 from signal import SIGINT
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from ddpipe.commands import ARGUMENTS, JSON, SPELLING
+from ddpipe.commands import ARGUMENTS, JSON, RESULT, SPELLING
 from ddpipe.errors import DdpipeError, Interrupted, ParameterError, visible
 from ddpipe.form import as_option, spelled
 from ddpipe.processes.machine import STOPS, clean_up_and_leave, search_rarely
@@ -54,6 +56,9 @@ A file is imported when one of its commands is called: `launch` does not load wh
 """
 
 _INTERRUPTED = 128 + SIGINT  # exit code after Ctrl-C
+# Commands whose end is a message, if one is wanted; in a pipeline, clean-up sends it.
+_NOTIFIED = {"run", "tune", "train", "launch"}
+_TERMINATION = Path("/dev/termination-log")  # where Kubernetes looks for the cause; it is there in pods only
 
 
 class CommandLine(click.Group):
@@ -109,18 +114,25 @@ class CommandLine(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; print an expected error as text and, with --json, as an object."""
         try:
-            return self._invoke(ctx)
+            result = self._invoke(ctx)
         except KeyboardInterrupt:
             ctx.exit(_INTERRUPTED)
         except DdpipeError as error:
             # As of any command that Ctrl-C ends; SIGTERM has the code of the error.
             by_keyboard = isinstance(error, Interrupted) and STOPS[-1:] == [SIGINT]
             exit_code = _INTERRUPTED if by_keyboard else error.exit_code
-            click.secho(_spelled(str(error), ctx.meta), fg="red", err=True)
+            text = _spelled(str(error), ctx.meta)
+            click.secho(text, fg="red", err=True)
+            with suppress(OSError), _TERMINATION.open("r+") as cause:  # clean-up reads it
+                cause.write(text)
+            if not by_keyboard:
+                _notify(ctx, text, succeeded=False)
             if ctx.meta.get(JSON):
                 texts = {part: _spelled(str(text), ctx.meta) for part, text in error.as_dict().items()}
                 click.echo(json.dumps({**texts, "exit_code": exit_code}))
             ctx.exit(exit_code)
+        _notify(ctx, ctx.meta.get(RESULT, ""), succeeded=True)
+        return result
 
     def _invoke(self, ctx: click.Context) -> object:
         """Run the command, which imports its step's packages only now; some may not be installed."""
@@ -138,6 +150,14 @@ class CommandLine(click.Group):
                 seen=error.format_message().rstrip("."),
                 do=f"See {command} --help.",
             ) from error
+
+
+def _notify(ctx: click.Context, text: str, *, succeeded: bool) -> None:
+    """Send how a command has ended, if that is wanted; imported only now."""
+    if ctx.invoked_subcommand in _NOTIFIED:
+        notices = importlib.import_module("ddpipe.processes.notices")
+        title = f"ddpipe {ctx.invoked_subcommand} {'succeeded' if succeeded else 'failed'}"
+        notices.notify(title, text, succeeded=succeeded)
 
 
 def _spelled(text: str, meta: Mapping[str, Any]) -> str:

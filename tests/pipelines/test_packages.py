@@ -273,13 +273,17 @@ def test_credentials_come_from_the_named_secret_only(name: str) -> None:
         for variable in template["container"]["env"]:
             assert set(variable) == {"name", "valueFrom"}
             secret = variable["valueFrom"]["secretKeyRef"]
-            assert (secret["name"], secret["optional"]) == ("{{workflow.parameters.storage_secret}}", True)
+            notifies = variable["name"].startswith("DDPIPE_NOTIFY_")
+            named = "ddpipe-notify" if notifies else "{{workflow.parameters.storage_secret}}"
+            assert (secret["name"], secret["optional"]) == (named, True)
     platform = list(yaml.safe_load_all((COMPILED / f"ddpipe-{name}.yaml").read_text()))[1]
     kubernetes = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
     assert len(kubernetes) == len(STEPS[name])
     for one in kubernetes.values():
-        (secret,) = one["secretAsEnv"]
+        secret, *notify = one["secretAsEnv"]
         assert "storage_secret" in str(secret["secretNameParameter"])
+        assert one is kubernetes["exec-clean-up"] if notify else one is not kubernetes["exec-clean-up"]
+        assert all((other["secretName"], other["optional"]) == ("ddpipe-notify", True) for other in notify)
     assert not any("env" in container for container in containers(name).values())
 
 

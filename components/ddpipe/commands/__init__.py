@@ -12,6 +12,7 @@ from ddpipe.errors import visible
 
 JSON = "json"  # key of the context's `meta`: whether --json is given
 ARGUMENTS = "arguments"  # key of the context's `meta`: what stands after `ddpipe` on the command line
+RESULT = "result"  # key of the context's `meta`: the text of the result that was printed
 # Key of the context's `meta`: how the caller spells a parameter; without it, as an option.
 SPELLING = "spelling"
 
@@ -32,6 +33,7 @@ json_option = click.option(
 
 def print_result(facts: Mapping[str, object], text: str) -> None:
     """Print the result on standard output."""
+    click.get_current_context().meta[RESULT] = text
     say(json.dumps(facts) if click.get_current_context().meta.get(JSON) else text)
 
 

@@ -14,13 +14,14 @@ from ddpipe.commands import json_option, print_result, say
 from ddpipe.commands.options import options
 from ddpipe.commands.results import CommandOutcome, Scores
 from ddpipe.commands.step import step_command
-from ddpipe.errors import LaunchError
+from ddpipe.errors import DdpipeError, LaunchError
 from ddpipe.jobs.job import Owner, TrainingJob
-from ddpipe.kube.api import connect
+from ddpipe.kube.api import ApiError, connect
 from ddpipe.kube.retrying import answered
 from ddpipe.launching.elastic import scale
 from ddpipe.launching.launcher import launch
-from ddpipe.launching.ownership import FoundJob, Swept, list_jobs, sweep, with_progress
+from ddpipe.launching.ownership import FoundJob, Swept, failed_steps, list_jobs, sweep, with_progress
+from ddpipe.processes.notices import is_wanted, notify
 from ddpipe.steps import PYTORCH_JOB, SweepOptions
 from ddpipe.storage import exists
 
@@ -115,7 +116,8 @@ def clean_up_command(pipeline: str, run_id: str, namespace: str | None) -> None:
     """Remove ddpipe's jobs whose run has ended; never other people's jobs, nor jobs to be kept.
 
     With --run-id, as in the last step of a pipeline, jobs that cannot be removed are reported but do not fail
-    the command: they say nothing about the outcome of the run.
+    the command: they say nothing about the outcome of the run. With DDPIPE_NOTIFY_URL, how the run has ended
+    is then sent there.
     """
     try:
         cluster = connect().patient(_PATIENCE)
@@ -131,6 +133,21 @@ def clean_up_command(pipeline: str, run_id: str, namespace: str | None) -> None:
         swept = Swept([], [str(error)])
     if not run_id:
         swept.complete()
+    if run_id and is_wanted():
+        _notify(pipeline, run_id)
     names = [job.name for job in swept.removed]
     text = "\n".join([f"{len(names)} removed", *names])
     print_result({"removed": names, "problems": swept.problems}, text)
+
+
+def _notify(pipeline: str, run_id: str) -> None:
+    """Send how the run has ended whose last step this is."""
+    try:
+        failures = failed_steps(connect())
+    except (ApiError, DdpipeError) as error:
+        say(f"the end of the run is not reported: {error}", err=True)
+        return
+    if failures is not None:
+        state = "failed" if failures else "succeeded"
+        text = "\n\n".join([*failures, f"See: ddpipe runs show {run_id}"])
+        notify(f"{pipeline or 'pipeline'}: run {run_id} {state}", text, succeeded=not failures)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +39,9 @@ _SERVICES = {"ReplicaSet", "StatefulSet", "DaemonSet"}
 # The kinds of objects that runs are, and the phases or conditions of those that are over.
 _RUNS = {resource.kind: resource for resource in (WORKFLOWS, JOBS, PODS)}
 _OVER = {"Succeeded", "Failed", "Error", "Complete"}
+# The workflow of a pod, the node that it is, and which attempt at that.
+_WORKFLOW, _NODE = "workflows.argoproj.io/workflow", "workflows.argoproj.io/node-name"
+_ATTEMPT = re.compile(r"\(\d+\)$")
 # Argo's controller sets this label when it has finished a workflow.
 _RUNNING = {"labelSelector": "workflows.argoproj.io/completed!=true"}
 # Up to so many workflows are read one by one, rather than all that run in one list.
@@ -189,6 +193,41 @@ def own_pod_path() -> str | None:
     )
     namespace = os.environ.get("POD_NAMESPACE") or (_NAMESPACE.read_text().strip() if inside else "")
     return PODS.path(namespace, name) if name and namespace else None
+
+
+def failed_steps(cluster: Cluster) -> list[str] | None:
+    """Why steps of the workflow failed that this process's pod belongs to; None outside of a workflow.
+
+    Of a step that was tried several times, the last pod counts.
+    """
+    path = own_pod_path() or ""
+    own = readable(lambda: cluster.get(path)) if path else None
+    workflow = (own["metadata"].get("labels") or {}).get(_WORKFLOW) if own else None
+    if not workflow:
+        return None
+    latest: dict[str, Object] = {}
+    for page in pages(cluster.get, path.rpartition("/")[0], {"labelSelector": f"{_WORKFLOW}={workflow}"}):
+        for pod in page:
+            node = (pod["metadata"].get("annotations") or {}).get(_NODE, pod["metadata"]["name"])
+            step = _ATTEMPT.sub("", node)
+            if step not in latest or _begun(latest[step]) <= _begun(pod):
+                latest[step] = pod
+    return [_cause(step, pod) for step, pod in latest.items() if pod["status"].get("phase") == "Failed"]
+
+
+def _begun(pod: Object) -> str:
+    begun: str = pod["metadata"]["creationTimestamp"]
+    return begun
+
+
+def _cause(step: str, pod: Object) -> str:
+    """What its containers say about their end, else what Kubernetes says."""
+    ends = [item["state"].get("terminated") or {} for item in pod["status"].get("containerStatuses") or ()]
+    said = [end["message"] for end in ends if end.get("exitCode") and end.get("message")]
+    codes = [f"exit code {end['exitCode']} ({end.get('reason', '')})" for end in ends if end.get("exitCode")]
+    seen = pod["status"].get("message") or pod["status"].get("reason")
+    name = step.removesuffix(".executor").rpartition(".")[2]
+    return f"{name}: {[*said, *([seen] if seen else []), *codes, 'failed'][0]}"
 
 
 def owner_references(cluster: Cluster, namespace: str) -> list[dict[str, Any]]:
