@@ -8,8 +8,10 @@ import pytest
 from engine_commands import ddpipe, facts, refusal
 from kfp_server import Server
 
+from ddpipe.commands import runs as commands
 from ddpipe.engine import runs
 from ddpipe.engine.client import Endpoint, connect
+from ddpipe.engine.runs import RunState
 from ddpipe.errors import EngineError, EngineUnreachable, RunFailed, RunStopped, UnknownToEngine
 
 PREPARE, TRAIN, CLEAN_UP = (
@@ -63,6 +65,22 @@ def test_log_is_that_of_the_failed_step_or_of_the_named_one(server: Server, trai
     assert ddpipe("runs", "logs", training).stdout == "diverged\n"
     assert ddpipe("runs", "logs", training, "prepare").stdout == "1797 images\n"
     assert "it has prepare, train" in refusal(UnknownToEngine, "runs", "logs", training, "fly")["seen"]
+
+
+def test_a_run_that_trains_shows_how_far_it_is(
+    server: Server, training: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.logs[TRAIN] = "[worker-0] step=1 of=10\n[launch] progress=0.42 seconds_left=580\n[worker-0] line\n"
+    monkeypatch.setattr(runs, "look", lambda *_: RunState("", "", "RUNNING", None, "", (_trains(),)))
+    monkeypatch.setattr(commands, "latest", lambda *_: [RunState(training, "mine", "RUNNING", None, "")])
+    (found,) = facts("runs", "ls")["runs"]
+    assert found["progress"].startswith("42 %, 9 min 40 s left")
+    server.logs.clear()
+    assert facts("runs", "ls")["runs"][0]["progress"] == ""
+
+
+def _trains() -> runs.StepState:
+    return runs.StepState("train", "RUNNING", None, 5.0, (TRAIN,))
 
 
 def test_log_is_found_through_the_web_page_too(server: Server, training: str) -> None:

@@ -107,6 +107,17 @@ def test_elsewhere_katib_finds_a_line_of_names_and_values_per_epoch(
     assert all(len(f"[worker-0] {line}") <= LOG_PANEL for line in caplog.messages)
 
 
+def test_long_epochs_have_lines_in_between(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("REPORT_SECONDS", "LINE_SECONDS"):
+        monkeypatch.setattr(journal, name, 0.0)
+    with caplog.at_level(logging.INFO):
+        journal_of_a_training(tmp_path)
+    assert "progress=0.3 step=2" in caplog.messages
+    assert (tmp_path / "progress.txt").read_text() == "progress=1 step=6 seconds_left=83"
+
+
 def test_every_epoch_is_one_line_of_json(tmp_path: Path) -> None:
     journal_of_a_training(tmp_path)
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
