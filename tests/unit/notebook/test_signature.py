@@ -42,7 +42,8 @@ def test_the_stub_for_editors_has_what_the_package_has() -> None:
     assert functions.keys() == vars(ddpipe)["PUBLIC"].keys()
     assert functions.keys() <= set(dir(ddpipe))
     for name, node in functions.items():
-        given = [argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)]
+        free = [node.args.kwarg] if node.args.kwarg else []
+        given = [argument.arg for argument in (*node.args.args, *node.args.kwonlyargs, *free)]
         assert given == list(inspect.signature(getattr(ddpipe, name)).parameters)
 
 
