@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-slow test-gpu bench-gpu test-cluster pictures mutate lint format compile docs reference images audit fuzz bench lock clean
+.PHONY: help install run test test-slow test-gpu bench-gpu test-cluster pictures mutate lint format compile docs reference notebooks images audit fuzz bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1|/' | column -t -s '|'
@@ -74,6 +74,9 @@ docs: $(INSTALLED) ## build docs/ into build/site, strict about links; read it w
 
 reference: $(INSTALLED) ## write the generated pages of docs/, after a change of parameters, commands, errors or results
 	@$(BIN)/python tools/reference.py
+
+notebooks: $(INSTALLED) ## execute the notebooks of pipelines/, and keep their outputs in them
+	@$(BIN)/python tools/notebooks.py
 
 # Builds the images: the first of these tools that responds.
 BUILDER ?= $(shell for tool in docker podman buildah; do $$tool info >/dev/null 2>&1 && echo $$tool && break; done)

@@ -293,7 +293,7 @@ def test_the_notebook_trains_on_two_pods_and_leaves_one_schedule(
     notebook = nbformat.read(COMPILED.parent / "training.ipynb", as_version=4)
     place = next(number for number, cell in enumerate(notebook.cells) if "cluster = {" in cell.source) + 1
     changes = {**SMALL, "runs": f"{root}/notebook", "store": f"{root}/store"}
-    cell = nbformat.v4.new_code_cell(f"cluster |= {changes!r}\nruns = cluster['runs']")
+    cell = nbformat.v4.new_code_cell(f"cluster |= {changes!r}")
     notebook.cells.insert(place, cell)
     try:
         NotebookClient(notebook, resources={"metadata": {"path": tmp_path}}).execute()

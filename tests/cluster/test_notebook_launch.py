@@ -201,5 +201,5 @@ def test_the_notebook_runs_on_two_pods(
     NotebookClient(notebook, resources={"metadata": {"path": tmp_path}}).execute()
     launch, result = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"][2:4]
     assert ">succeeded</b>" in launch[0].data["text/html"]
-    assert result[0].data["text/plain"].startswith("(2, 0.9")
+    assert result[0].text.startswith("2 ranks, accuracy 0.9")
     assert place.jobs() == []

@@ -1,7 +1,9 @@
-"""The notebook, executed from its first cell to its last."""
+"""The notebooks: executed from the first cell to the last, and committed with what they show."""
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import nbformat
@@ -9,7 +11,10 @@ import pytest
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
-NOTEBOOK = Path(__file__).parents[2] / "pipelines" / "training.ipynb"
+NOTEBOOKS = Path(__file__).parents[2] / "pipelines"
+NOTEBOOK = NOTEBOOKS / "training.ipynb"
+MOST_CELLS = 10
+MOST_BYTES = 250_000
 
 
 @pytest.fixture
@@ -24,19 +29,34 @@ def executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NotebookNode:
 def test_without_a_server_it_trains_here_and_shows_what_came_out(
     executed: NotebookNode, tmp_path: Path
 ) -> None:
-    shown = [
-        output["data"]["text/html"]
-        for cell in executed.cells
-        for output in cell.get("outputs", ())
-        if "text/html" in output.get("data", {})
+    outputs = [output for cell in executed.cells for output in cell.get("outputs", ())]
+    (report,) = [one["data"]["text/html"] for one in outputs if "text/html" in one.get("data", {})]
+    answers, scores = [
+        one["data"]["text/plain"] for one in outputs if one.get("data", {}).keys() == {"text/plain"}
     ]
-    report, table = shown
     assert report.startswith("<iframe srcdoc=")
-    assert "runs/first" in table
-    assert "runs/second" in table
+    assert answers.startswith("[(('0',), ")
+    assert "'first': 0.9" in scores
+    assert "'second': 0.9" in scores
+    assert "No Kubeflow Pipelines server" in outputs[-1].text
     assert (tmp_path / "packages/ddpipe-training.yaml").is_file()
 
 
-def test_it_is_committed_without_outputs() -> None:
-    cells = nbformat.read(NOTEBOOK, as_version=4).cells
-    assert not [cell for cell in cells if cell.get("outputs") or cell.get("execution_count")]
+@pytest.mark.parametrize("name", ["training.ipynb", "launching.ipynb"])
+def test_it_is_short_and_committed_with_its_outputs(name: str) -> None:
+    text = (NOTEBOOKS / name).read_text()
+    cells = nbformat.reads(text, as_version=4).cells
+    code = [cell for cell in cells if cell.cell_type == "code"]
+    outputs = [output for cell in code for output in cell.outputs]
+    assert len(cells) <= MOST_CELLS
+    assert len(text) < MOST_BYTES
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    assert outputs
+    assert "error" not in {output.output_type for output in outputs}
+
+
+@pytest.mark.parametrize("name", ["training.ipynb", "launching.ipynb"])
+def test_its_outputs_do_not_name_the_machine_that_ran_it(name: str) -> None:
+    cells = nbformat.read(NOTEBOOKS / name, as_version=4).cells
+    shown = json.dumps([cell.get("outputs") for cell in cells])
+    assert not re.findall(r"/(?:tmp|root|var|Users|home/(?!user/))[^ \"]*", shown)
