@@ -1,6 +1,7 @@
 """Image classifiers, and your own scripts, trained here or as Kubeflow Pipelines components.
 
     result = ddpipe.run("photos", minutes=5)        raw data to a model; also prepare, train, evaluate, export
+    ddpipe.open("photos").loader("train")           its images, for a loop of your own
     ddpipe.load_model("runs/first/model")           what a run has exported
     ddpipe.launch(function, nodes=4)                a function as a job; ddpipe.attach(name) finds it again
     ddpipe.report(step=3, of=10, loss=0.5)          how far a script of your own is
@@ -23,6 +24,7 @@ PUBLIC = {
     "train": "ddpipe.api",
     "evaluate": "ddpipe.api",
     "export": "ddpipe.api",
+    "open": "ddpipe.train.reading",
     "load_model": "ddpipe.serve.predictor",
     "launch": "ddpipe.notebook.entry",
     "report": "ddpipe.processes.reports",

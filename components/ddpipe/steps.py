@@ -104,6 +104,29 @@ class TrainOptions(JobOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchAnywhereOptions(LaunchOptions):
+    """Where a command of the user's own runs: in the pods of a job, or on this machine."""
+
+    backend: str = parameter(
+        AUTO,
+        f"Kind of job that runs the pods: {', '.join(BACKENDS)}, or {AUTO} (the first that the cluster has "
+        f"and the account may use); or {LOCAL}: nodes x processes ranks on this machine.",
+        OneOf((AUTO, LOCAL, *BACKENDS)),
+        form="cluster_backend",
+    )
+
+    def conflicts(self) -> Iterator[str]:
+        """What is wrong with a job's options together; without a job, options that only pods have."""
+        if self.backend != LOCAL:
+            yield from LaunchOptions.conflicts(self)
+            return
+        for item in declared(LaunchOptions):
+            here = item.name in {"backend", "nodes", "processes", "command"}
+            if not here and getattr(self, item.name) != item.default:
+                yield f"`{item.name}` is for the pods of a job, not for {LOCAL}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EncodeOptions(JobOptions):
     """Which processes encode the images of a dataset version: this one, or the pods of a job."""
 
@@ -354,6 +377,8 @@ PYTORCH_JOB = Step(
     help="Run any image and command as a training job and wait for it. The step succeeds if and only if the "
     "job succeeded and its outputs exist.",
 )
+LAUNCH_ANYWHERE = replace(PYTORCH_JOB, groups=(LaunchAnywhereOptions, Owner))
+"""The same on the command line, where the ranks may be processes of this machine."""
 CLEAN_UP = Step(
     name="clean_up",
     command=("jobs", "clean-up"),

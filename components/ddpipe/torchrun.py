@@ -25,6 +25,9 @@ def main() -> None:
         # With the agents' store shared, a node that joins waits for an address that only the first round
         # gets (torch 2.15, dynamic_rendezvous.py): all nodes hang.
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    if report := os.environ.pop("DDPIPE_REPORT", ""):
+        # torchrun's own lines; the file that the ranks inherit stays as it is.
+        sys.stderr = Path(report).open("w", buffering=1)  # noqa: SIM115 - open until the end
     from torch.distributed.run import main as torchrun  # noqa: PLC0415 - torch, after `search_rarely`
 
     # A parent that is killed cannot forward a signal to the ranks.

@@ -15,8 +15,9 @@ from processes import PATIENCE, processes, until
 from training_ranks import train_endlessly
 from training_runs import PROCESSES, digits, final
 
-from ddpipe.errors import Diverged, Interrupted, ReplicaFailed
-from ddpipe.processes.local import run_local
+from ddpipe.errors import Diverged, Interrupted, ParameterError, ReplicaFailed
+from ddpipe.processes import local
+from ddpipe.processes.local import run_local, run_program
 
 pytestmark = pytest.mark.slow
 
@@ -117,3 +118,52 @@ def test_ranks_do_not_outlive_who_started_them(training: Training) -> None:
     os.kill(training.process.pid or 0, signal.SIGKILL)
     training.process.join(PATIENCE)
     until(lambda: not training.ranks())
+
+
+SCRIPT = """
+import sys
+import torch
+import torch.distributed as dist
+
+def its_own(numbers):
+    return numbers["missing"]
+
+dist.init_process_group("gloo")
+total = torch.tensor(dist.get_rank() + 1)
+dist.all_reduce(total)
+print(f"rank {dist.get_rank()} sums {int(total)}")
+if sys.argv[1:] == ["fail"] and dist.get_rank() == 1:
+    its_own({})
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("start", [[sys.executable], ["torchrun"]])
+def test_a_command_of_the_user_runs_as_ranks_of_this_machine(
+    start: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    run_program([*start, str(tmp_path / "train.py")], 2)
+    shown = capfd.readouterr().err
+    assert "rank 0 sums 3" in shown
+    assert "rank 1 sums 3" in shown
+
+
+def test_what_fails_in_a_command_of_the_user_is_shown_without_lines_of_others(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    with pytest.raises(ReplicaFailed) as raised:
+        run_program([sys.executable, str(tmp_path / "train.py"), "fail"], 2)
+    assert raised.value.which == "rank 1 on this machine"
+    assert raised.value.seen == "exit code 1; its last lines are above"
+    shown = capfd.readouterr().err
+    assert "in its_own" in shown
+    assert "KeyError: 'missing'" in shown
+    assert "ChildFailedError" not in shown
+    assert str(Path(local.__file__).parents[1]) not in shown
+
+
+def test_a_program_that_does_not_exist_is_named() -> None:
+    with pytest.raises(ParameterError, match="there is no program 'no-such-program'"):
+        run_program(["no-such-program", "train.py"], 2)

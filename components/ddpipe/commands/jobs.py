@@ -15,14 +15,17 @@ from ddpipe.commands.options import options
 from ddpipe.commands.results import CommandOutcome, Scores
 from ddpipe.commands.step import step_command
 from ddpipe.errors import DdpipeError, LaunchError
+from ddpipe.jobs import LOCAL
 from ddpipe.jobs.job import Owner, TrainingJob
 from ddpipe.kube.api import ApiError, connect
 from ddpipe.kube.retrying import answered
 from ddpipe.launching.elastic import scale
 from ddpipe.launching.launcher import launch
 from ddpipe.launching.ownership import FoundJob, Swept, failed_steps, list_jobs, sweep, with_progress
+from ddpipe.parameters import refuse
+from ddpipe.processes.local import run_program
 from ddpipe.processes.notices import is_wanted, notify
-from ddpipe.steps import PYTORCH_JOB, SweepOptions
+from ddpipe.steps import LAUNCH_ANYWHERE, LaunchAnywhereOptions, SweepOptions
 from ddpipe.storage import exists
 
 _PATIENCE = 30.0  # seconds for which a request is retried
@@ -32,11 +35,15 @@ namespace_option = click.option(
 )
 
 
-@step_command(PYTORCH_JOB, context_settings={"allow_interspersed_args": False})
+@step_command(LAUNCH_ANYWHERE, context_settings={"allow_interspersed_args": False})
 @namespace_option
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND]...")
 def launch_command(namespace: str | None, **given: Any) -> CommandOutcome:
     """Run the step; its declaration describes it."""
+    if given["backend"] == LOCAL:
+        return _launched_here(
+            LaunchAnywhereOptions.from_run_values(given), (*given["command"], *given["arguments"])
+        )
     job = job_of("", **given)  # invalid values are reported before a cluster is contacted
     cluster = connect()
     job = replace(job, namespace=namespace or cluster.namespace)
@@ -47,6 +54,13 @@ def launch_command(namespace: str | None, **given: Any) -> CommandOutcome:
         values={"job": outcome.name},
         shown={"job_metrics": Scores(outcome.metrics)},
     )
+
+
+def _launched_here(job: LaunchAnywhereOptions, command: Sequence[str]) -> CommandOutcome:
+    ranks = job.nodes * job.processes_per_pod
+    refuse("nothing can be launched", [] if command else ["the command is missing: -- python train.py"])
+    run_program(command, ranks)
+    return CommandOutcome({"ranks": ranks}, f"{' '.join(command)} succeeded on this machine, ranks: {ranks}")
 
 
 def job_of(namespace: str, *, arguments: Sequence[str], **given: Any) -> TrainingJob:

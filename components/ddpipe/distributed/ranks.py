@@ -21,6 +21,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from itertools import dropwhile
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -58,11 +59,21 @@ def run_rank(body: Callable[[], object]) -> NoReturn:
         _record(str(error), error.exit_code, dict(error.as_dict()))
         sys.stderr.write(f"{error}\n")
         leave(error.exit_code)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a bug: all of its traceback, also in the file
-        _record(f"{type(error).__name__}: {error}", 1, {"py_callstack": traceback.format_exc()[-_MOST:]})
-        traceback.print_exc()
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a bug: its traceback, also in the file
+        lines = own_lines(error)
+        _record(f"{type(error).__name__}: {error}", 1, {"py_callstack": lines[-_MOST:]})
+        sys.stderr.write(lines)
         leave(1)
     leave(0)
+
+
+def own_lines(error: BaseException) -> str:
+    """The traceback of an error from the first line of the user's code; all of it, if there is none."""
+    shown = traceback.TracebackException.from_exception(error)
+    caller = ("<frozen", str(Path(__file__).parents[1]))
+    own = list(dropwhile(lambda frame: frame.filename.startswith(caller), shown.stack))
+    shown.stack = traceback.StackSummary.from_list(own or shown.stack)
+    return "".join(shown.format())
 
 
 def log_as_rank() -> None:

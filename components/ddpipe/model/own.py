@@ -75,7 +75,10 @@ def check_logits(network: nn.Module, name: str, shape: Shape, classes: int) -> N
             name,
             f"it does not accept images of {width}x{height} pixels and {channels} channels: "
             f"{_described(error)}",
-            "Prepare the dataset with images that it accepts, or choose another model.",
+            "A function of your own gets shape = (height, width, channels), its network images of shape "
+            "(n, channels, height, width)."
+            if ":" in name
+            else "Prepare the dataset with images that it accepts, or choose another model.",
         ) from error
     network.train(training)
     expected = (TRIAL_BATCH, classes)

@@ -1,13 +1,16 @@
 """Training on this machine: torchrun starts the ranks, and the first error among them is raised here.
 
 A rank's standard output is its progress: it becomes this process's standard error. Its standard error, and
-torchrun's, is held back and shown only if a rank dies without reporting an error.
+torchrun's, is held back and shown only if a rank dies without reporting an error. What a program of a user
+own prints is shown as it comes; only torchrun's lines are held back.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,10 +26,28 @@ from ddpipe.processes.machine import LAUNCHED, cpus, first_killed, on_stop
 _TORCHRUN = (sys.executable, "-m", "ddpipe.torchrun", "--standalone")
 _STDERR = 2  # the file itself: a notebook's sys.stderr has none
 _LAST_LINES = 20
+_FAILED = re.compile(r"rank +: (\d+) .*\n.*exitcode +: (\d+)")
 
 
 def run_local(module: str, arguments: Sequence[str], processes: int, max_restarts: int = 0) -> None:
     """Run `python -m module arguments` as ranks of one process group, and wait for all of them."""
+    _run(("-m", module, *arguments), processes, max_restarts)
+
+
+def run_program(command: Sequence[str], processes: int) -> None:
+    """Run a command of the user's own as each of these ranks; `torchrun` in it means what starts them."""
+    is_torchrun = command[0] == "torchrun"
+    if not is_torchrun and not shutil.which(command[0]):
+        raise ParameterError(
+            what="the command cannot run here",
+            which=" ".join(command),
+            seen=f"there is no program {command[0]!r}",
+            do="Check its name and PATH.",
+        )
+    _run(command[1:] if is_torchrun else ("--no-python", *command), processes, is_own=True)
+
+
+def _run(program: Sequence[str], processes: int, max_restarts: int = 0, *, is_own: bool = False) -> None:
     # SIGTERM and SIGINT are passed on, so that the ranks save and stop. If this process dies, they do the
     # same.
     if not find_spec("torch"):
@@ -42,11 +63,11 @@ def run_local(module: str, arguments: Sequence[str], processes: int, max_restart
         with (
             kept_back.open("wb") as stderr,
             subprocess.Popen(  # noqa: S603 - our own module, no shell
-                [*_TORCHRUN, *options, "-m", module, *arguments],
-                env=_environment(processes),
+                [*_TORCHRUN, *options, *program],
+                env=_environment(processes) | ({"DDPIPE_REPORT": str(kept_back)} if is_own else {}),
                 stdin=subprocess.DEVNULL,
                 stdout=_STDERR,
-                stderr=stderr,
+                stderr=_STDERR if is_own else stderr,
                 start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
             ) as torchrun,
             on_stop(torchrun.terminate) as signals,
@@ -88,6 +109,13 @@ def _first_error(folder: Path, stderr: str, code: int, *, stopped: bool) -> Ddpi
             seen="no process reported what it saved" if code else "the stop came when they were done",
             do="Run the same command again.",
         )
+    if failed := _FAILED.search(stderr.partition("Root Cause")[2]):
+        return ReplicaFailed(
+            what="a process failed",
+            which=f"rank {failed[1]} on this machine",
+            seen=f"exit code {failed[2]}; its last lines are above",
+            do="Correct the cause that they name, and run the same command again.",
+        )
     return ReplicaFailed(
         what="the processes did not run",
         which="torchrun on this machine",
@@ -106,7 +134,7 @@ def _error(path: Path) -> DdpipeError:
         what="a process failed",
         which=f"rank {path.parent.name} on this machine",
         seen=f"{message['message']}\n{details['py_callstack']}",
-        do="This is a bug in the program that ran: report it with these lines.",
+        do="The last of these lines is where it failed; if it is one of ddpipe's, report all of them.",
     )
 
 

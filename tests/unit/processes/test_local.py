@@ -7,8 +7,11 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from torchrun_samples import report
 
+from ddpipe.distributed import World
+from ddpipe.distributed.ranks import own_lines
 from ddpipe.errors import DdpipeError, Diverged, Interrupted, ReplicaFailed, TrainingError
 from ddpipe.processes import local
 from ddpipe.processes.local import _environment, _first_error
@@ -95,3 +98,20 @@ def test_processes_share_the_processors_by_default(monkeypatch: pytest.MonkeyPat
     assert [_environment(processes)["OMP_NUM_THREADS"] for processes in (2, 4, 10)] == ["3", "1", "1"]
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert _environment(10_000)["OMP_NUM_THREADS"] == "3"
+
+
+def test_a_traceback_begins_with_the_users_lines() -> None:
+    def of_the_user() -> None:
+        raise KeyError("width")
+
+    try:
+        World(0, 1, torch.device("cpu")).decided(of_the_user)
+    except KeyError as error:
+        error.__traceback__ = (
+            error.__traceback__.tb_next if error.__traceback__ else None
+        )  # ours is the first
+        shown = own_lines(error)
+    assert shown.splitlines()[0].startswith("Traceback")
+    assert "in decided" not in shown
+    assert "of_the_user" in shown
+    assert shown.endswith("KeyError: 'width'\n")
