@@ -61,7 +61,7 @@ def write(folder: Path) -> None:
     with TemporaryDirectory() as work, running() as server:
         server.reset()
         os.environ.update(CREDENTIALS, S3_ENDPOINT=server.endpoint, DDPIPE_CACHE=f"{work}/cache")
-        _write_bucket(pictures(Path(work, "pictures")), pictures(Path(work, "large"), 32))
+        _write_bucket(pictures(Path(work, "pictures")), pictures(Path(work, "large"), 100))
         studies = ("--study", str(folder / "studies/old"), "--search", "learning_rate")
         _ddpipe("tune", *training("")[1:5], *TINY[:4], "--epochs", "2", "--trials", "2", *studies)
         _save(server, folder / "bucket")
@@ -75,7 +75,7 @@ def write(folder: Path) -> None:
 def _write_bucket(small: Path, large: Path) -> None:
     prepare = ("prepare", "--store", STORE, "--test-fraction", "0.25", "--dataset-name")
     _ddpipe(*prepare, "blocks", "--source", "folder", "--source-path", str(small))
-    _ddpipe(*prepare, "large", "--source", "folder", "--source-path", str(large), "--image-format", "jpeg")
+    _ddpipe(*prepare, "large", "--source", "folder", "--source-path", str(large))
     table = ("--source", "csv", "--table", "labels.csv", "--image-column", "image")
     _ddpipe(*prepare, "labels", "--source-path", str(small), *table, "--label-columns", "light,odd")
     _ddpipe(*training("first", "--gate-model", "blocks"))
