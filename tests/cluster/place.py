@@ -7,9 +7,10 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,10 +22,11 @@ from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.backend import backend as backend_named
 from ddpipe.jobs.replicas import INDEX
 from ddpipe.jobs.status import IMAGE_TROUBLE
-from ddpipe.kube.api import ApiError, ApiServer, Refused
+from ddpipe.kube.api import ApiServer, Refused
 from ddpipe.kube.resources import Resource
 
 T = TypeVar("T")
+OK = HTTPStatus.OK
 ACCOUNT = "ddpipe-launcher"
 OUR_IMAGES = os.environ.get("DDPIPE_TEST_IMAGES", "ddpipe-{}:dev")
 """Our own: {} is launcher or trainer."""
@@ -50,25 +52,23 @@ _COLLECTIONS = {
 
 def delete(admin: ApiServer, path: str, **options: object) -> None:
     """Delete an object of any owner; no error if it is gone."""
-    with contextlib.suppress(ApiError):
-        admin._json("DELETE", path, body=options)
+    _send(admin, "DELETE", path, options, "application/json")
 
 
 def patch(admin: ApiServer, path: str, change: dict[str, Any]) -> None:
     """Merge-patch an object."""
-    _patch(admin, path, change, "application/merge-patch+json")
+    assert _send(admin, "PATCH", path, change, "application/merge-patch+json") == OK
 
 
 def strategic_patch(admin: ApiServer, path: str, change: dict[str, Any]) -> None:
     """Patch an object; items of its lists are found by their names."""
-    _patch(admin, path, change, "application/strategic-merge-patch+json")
+    assert _send(admin, "PATCH", path, change, "application/strategic-merge-patch+json") == OK
 
 
-def _patch(admin: ApiServer, path: str, change: dict[str, Any], kind: str) -> None:
+def _send(admin: ApiServer, method: str, path: str, body: Mapping[str, object], kind: str) -> int:
     login = admin._login.credentials
     headers = {**login.headers, "Content-Type": kind}
-    answer = login.pool.request("PATCH", login.host + path, body=json.dumps(change), headers=headers)
-    assert answer.status == 200, answer.data
+    return int(login.pool.request(method, login.host + path, body=json.dumps(body), headers=headers).status)
 
 
 def eventually(look: Callable[[], T], good: Callable[[T], bool], seconds: float, pause: float = 0.1) -> T:
