@@ -72,6 +72,11 @@ fault(
     words=("worker-1 of", "exit code 3", "about to fail"),
 )(changed(lambda spec: (renamed(spec), first(spec, "exit 0")), rank(1, "exit 3")))
 fault(
+    "a webhook renames the rank's container, which exits 1 and may be restarted after signals only",
+    code=48,
+    words=("worker-1 of", "exit code 1"),
+)(changed(renamed, rank(1, "exit 1"), "--restart", "ExitCode", "--max-restarts", "1"))
+fault(
     "a webhook adds an init container that fails",
     code=48,
     words=("its container other: exit code 42", "failing on purpose"),
