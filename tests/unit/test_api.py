@@ -110,7 +110,7 @@ def test_the_endpoint_of_the_store_is_used(tmp_path: Path, monkeypatch: pytest.M
 def test_runs_are_listed_with_what_they_found(finished: api.Result) -> None:
     folder = str(Path(finished.uri).parent)
     head, *lines = CliRunner().invoke(cli, ["runs", "ls", "--runs", folder]).stdout.splitlines()
-    assert head.split() == ["RUN", "STATE", "BEGAN", "TOOK", "SCORE", "DATASET", "MODEL", "TITLE"]
+    assert head.split() == ["RUN", "STATE", "BEGAN", "TOOK", "PROGRESS", "SCORE", "DATASET", "MODEL", "TITLE"]
     (line,) = [line for line in lines if line.startswith("first ")]
     assert f"accuracy {finished.metrics['accuracy']:.4f}  digits " in line
 
