@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 import torch
 from evaluation_runs import a_dataset, a_multilabel_dataset, a_training
+from processes import free_port
 from sklearn.metrics import average_precision_score, roc_auc_score
+from training_ranks import evaluate_as_rank
+from training_runs import PROCESSES, environment_of_rank
 
 from ddpipe.data.manifest import load_manifest
 from ddpipe.data.reader import open_split
@@ -38,8 +41,24 @@ def test_several_processes_see_what_one_sees_bit_for_bit(
     dataset = made(str(tmp_path / "store"), test=count)
     training, output = a_training(str(tmp_path / "training"), dataset), str(tmp_path / "several")
     one = evaluate(training, dataset, str(tmp_path / "one"))
-    arguments = ["--training", training, "--dataset", dataset, "--output", output]
-    run_local("ddpipe.evaluate", arguments, processes=processes)
+    if made is a_dataset:
+        arguments = ["--training", training, "--dataset", dataset, "--output", output]
+        run_local("ddpipe.evaluate", arguments, processes=processes)
+    else:  # a fork starts sooner than torchrun
+        port = free_port()
+        places = [
+            environment_of_rank(rank, processes, port, tmp_path / f"error-{rank}.json")
+            for rank in range(processes)
+        ]
+        ranks = [
+            PROCESSES.Process(target=evaluate_as_rank, args=(place, training, dataset, output))
+            for place in places
+        ]
+        for each in ranks:
+            each.start()
+        for each in ranks:
+            each.join()
+        assert [each.exitcode for each in ranks] == [0] * processes
     several = load_evaluation(output)
     assert several.subject.processes == processes
     assert one.metrics == several.metrics
