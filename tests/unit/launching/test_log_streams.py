@@ -49,7 +49,7 @@ def test_an_epoch_of_a_progress_bar_is_one_short_line() -> None:
     assert all(len(line) < 100 for line in written)
     assert written[-1] == "[worker-0] done"
     assert sum(map(len, logs.tail("worker-0-uid"))) < 200
-    assert logs.metrics == {"epoch": 1, "loss": 0.5}
+    assert logs.reports.metrics == {"epoch": 1, "loss": 0.5}
 
 
 def test_a_longer_epoch_takes_time_in_proportion() -> None:
