@@ -115,7 +115,8 @@ def test_dropout_and_batch_statistics_survive_a_kill_bit_for_bit(dataset: str, t
     assert same_bits(final(output), final(str(tmp_path / "whole")))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_all_ranks_save_and_stop_when_one_is_asked_to(
     dataset: str, tmp_path: Path, uninterrupted: Callable[[int], Checkpoint], number: signal.Signals
 ) -> None:
@@ -128,6 +129,7 @@ def test_all_ranks_save_and_stop_when_one_is_asked_to(
     assert record(output)["resumed_from"] == 24
 
 
+@pytest.mark.slow
 def test_no_rank_ends_before_the_state_is_saved(dataset: str, tmp_path: Path) -> None:
     """The first rank to end takes the others down with it."""
     meddling = [SignalAtStep(1, 3, signal.SIGTERM), SlowStore()]

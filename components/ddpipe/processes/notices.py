@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+from html import escape
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -35,7 +36,13 @@ def notify(title: str, text: str, *, succeeded: bool) -> None:
         return
     url = url if "://" in url else f"https://{url}"
     tries = urllib3.Retry(
-        3, redirect=0, backoff_factor=_PAUSE, backoff_max=8, allowed_methods=None, status_forcelist=_BUSY
+        3,
+        redirect=0,
+        backoff_factor=_PAUSE,
+        backoff_max=8,
+        allowed_methods=None,
+        status_forcelist=_BUSY,
+        respect_retry_after_header=False,  # it may ask for a day, and a step waits
     )
     try:
         with urllib3.PoolManager(retries=tries, timeout=_SECONDS) as http:
@@ -51,7 +58,8 @@ def body_for(url: str, title: str, text: str) -> dict[str, Any]:
     """A message as the server of this URL expects it; a longer text is cut."""
     text = text if len(text) <= _MOST else f"{text[:_MOST]} …"
     if not (urlsplit(url).hostname or "").endswith(_MICROSOFT):
-        return {"text": f"*{title}*\n{text}"}
+        # Slack takes <!channel> in a line of somebody's log for a call to everybody.
+        return {"text": escape(f"*{title}*\n{text}", quote=False)}
     lines = [{"text": title, "weight": "bolder"}, {"text": text.replace("\n", "\n\n")}]
     card = {
         "type": "AdaptiveCard",

@@ -40,6 +40,7 @@ class Chat:
                     chat.accepted.append(body)
                 self.send_response(code)
                 self.send_header("Content-Length", "0")
+                self.send_header("Retry-After", "86400")  # no step waits for that
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:
@@ -63,7 +64,8 @@ def chat(monkeypatch: pytest.MonkeyPatch) -> Iterator[Chat]:
 
 
 def test_slack_and_teams_get_what_they_accept() -> None:
-    assert body_for("https://hooks.slack.com/services/T/B/x", "failed", "why") == {"text": "*failed*\nwhy"}
+    slack = body_for("https://hooks.slack.com/services/T/B/x", "failed", "<!channel> & why")
+    assert slack == {"text": "*failed*\n&lt;!channel&gt; &amp; why"}
     teams = body_for("https://prod.westeurope.logic.azure.com/workflows/x", "failed", "what\nwhy")
     (card,) = teams["attachments"]
     assert card["contentType"] == "application/vnd.microsoft.card.adaptive"
