@@ -156,7 +156,9 @@ def test_what_fails_in_a_command_of_the_user_is_shown_without_lines_of_others(
     with pytest.raises(ReplicaFailed) as raised:
         run_program([sys.executable, str(tmp_path / "train.py"), "fail"], 2)
     assert raised.value.which == "rank 1 on this machine"
-    assert raised.value.seen == "exit code 1; its last lines are above"
+    # Gloo's threads may abort a process that ends by an exception without leaving its group.
+    ends = {f"{end}; its last lines are above" for end in ("exit code 1", "SIGABRT ended it")}
+    assert raised.value.seen in ends
     shown = capfd.readouterr().err
     assert "in its_own" in shown
     assert "KeyError: 'missing'" in shown

@@ -74,9 +74,8 @@ def _run(program: Sequence[str], processes: int, max_restarts: int = 0, *, is_ow
         ):
             code = torchrun.wait()
         if code or signals:
-            raise _first_error(
-                Path(folder), kept_back.read_text(errors="replace"), code, stopped=bool(signals)
-            )
+            report = kept_back.read_text(errors="replace")
+            raise _first_error(Path(folder), report, code, is_shown=is_own, is_stopped=bool(signals))
 
 
 def _environment(processes: int) -> dict[str, str]:
@@ -84,7 +83,7 @@ def _environment(processes: int) -> dict[str, str]:
     return {**threads, **os.environ, "DDPIPE_PARENT": str(os.getpid()), LAUNCHED: str(time.time())}
 
 
-def _first_error(folder: Path, stderr: str, code: int, *, stopped: bool) -> DdpipeError:
+def _first_error(folder: Path, stderr: str, code: int, *, is_shown: bool, is_stopped: bool) -> DdpipeError:
     """The cause among the errors: one rank's failure makes others lose contact, or be stopped."""
     starts = sorted(folder.glob("**/attempt_*"), key=lambda path: int(path.name.partition("_")[2]))
     errors = starts[-1].glob("**/error.json") if starts else ()
@@ -93,16 +92,17 @@ def _first_error(folder: Path, stderr: str, code: int, *, stopped: bool) -> Ddpi
     causes = [error for error in raised if type(error) not in {TrainingError, Interrupted}]
     if causes:
         return causes[0]
-    if not stopped and (killed := first_killed(stderr)):
+    last_lines = "its last lines are above" if is_shown else f"last lines:\n{_tail(stderr)}"
+    if not is_stopped and (killed := first_killed(stderr)):
         return ReplicaFailed(
             what="a process was killed",
             which=f"rank {killed.rank} on this machine",
-            seen=f"{killed.signal} ended it; last lines:\n{_tail(stderr)}",
+            seen=f"{killed.signal} ended it; {last_lines}",
             do="SIGKILL usually means out of memory: see `dmesg`. Run the same command again to resume.",
         )
     if raised:
         return raised[0]
-    if stopped:
+    if is_stopped:
         return Interrupted(
             what="the work was interrupted",
             which="the processes on this machine",
@@ -113,7 +113,7 @@ def _first_error(folder: Path, stderr: str, code: int, *, stopped: bool) -> Ddpi
         return ReplicaFailed(
             what="a process failed",
             which=f"rank {failed[1]} on this machine",
-            seen=f"exit code {failed[2]}; its last lines are above",
+            seen=f"exit code {failed[2]}; {last_lines}",
             do="Correct the cause that they name, and run the same command again.",
         )
     return ReplicaFailed(
