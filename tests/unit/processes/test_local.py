@@ -39,7 +39,7 @@ KILLED = report({1: -9}, first=1)
 def test_first_error_wins(tmp_path: Path) -> None:
     wrote(tmp_path, 0, an_error(Diverged, do="Second."), time=20)
     wrote(tmp_path, 1, an_error(Diverged, do="First."), time=10)
-    error = _first_error(tmp_path, "", 1, stopped=False)
+    error = _first_error(tmp_path, "", 1, is_shown=False, is_stopped=False)
     assert isinstance(error, Diverged)
     assert error.do == "First."
 
@@ -48,12 +48,12 @@ def test_cause_wins_over_its_consequences(tmp_path: Path) -> None:
     wrote(tmp_path, 0, an_error(TrainingError), time=10)
     wrote(tmp_path, 1, an_error(Interrupted), time=20)
     wrote(tmp_path, 2, an_error(Diverged), time=30)
-    assert isinstance(_first_error(tmp_path, "", 1, stopped=True), Diverged)
+    assert isinstance(_first_error(tmp_path, "", 1, is_shown=False, is_stopped=True), Diverged)
 
 
 def test_rank_that_was_killed_wins_over_those_that_lost_it(tmp_path: Path) -> None:
     wrote(tmp_path, 0, an_error(TrainingError), time=10)
-    error = _first_error(tmp_path, f"its last words\n{KILLED}", 1, stopped=False)
+    error = _first_error(tmp_path, f"its last words\n{KILLED}", 1, is_shown=False, is_stopped=False)
     assert isinstance(error, ReplicaFailed)
     assert error.which == "rank 1 on this machine"
     assert "SIGKILL" in error.seen
@@ -63,14 +63,14 @@ def test_rank_that_was_killed_wins_over_those_that_lost_it(tmp_path: Path) -> No
 def test_bug_is_reported_with_its_traceback(tmp_path: Path) -> None:
     message = {"message": "KeyError: 'x'", "extraInfo": {"py_callstack": "Traceback: line 7"}}
     leave(tmp_path, 1, message, time=10)
-    error = _first_error(tmp_path, "", 1, stopped=False)
+    error = _first_error(tmp_path, "", 1, is_shown=False, is_stopped=False)
     assert isinstance(error, ReplicaFailed)
     assert error.which == "rank 1 on this machine"
     assert error.seen == "KeyError: 'x'\nTraceback: line 7"
 
 
 def test_stopped_rank_is_no_failure(tmp_path: Path) -> None:
-    assert isinstance(_first_error(tmp_path, KILLED, -15, stopped=True), Interrupted)
+    assert isinstance(_first_error(tmp_path, KILLED, -15, is_shown=False, is_stopped=True), Interrupted)
 
 
 @pytest.mark.parametrize(
@@ -79,13 +79,15 @@ def test_stopped_rank_is_no_failure(tmp_path: Path) -> None:
 def test_a_stop_after_the_end_does_not_claim_that_nothing_was_saved(
     tmp_path: Path, code: int, seen: str
 ) -> None:
-    error = _first_error(tmp_path, "", code, stopped=True)
+    error = _first_error(tmp_path, "", code, is_shown=False, is_stopped=True)
     assert isinstance(error, Interrupted)
     assert error.seen == seen
 
 
 def test_silent_end_shows_the_last_lines(tmp_path: Path) -> None:
-    error = _first_error(tmp_path, "\n".join(f"line {number}" for number in range(100)), 2, stopped=False)
+    error = _first_error(
+        tmp_path, "\n".join(f"line {number}" for number in range(100)), 2, is_shown=False, is_stopped=False
+    )
     assert isinstance(error, ReplicaFailed)
     assert "exit code 2" in error.seen
     assert "line 99" in error.seen
