@@ -57,6 +57,7 @@ def run(
     label_smoothing: float | str = "auto",
     class_weights: str = "auto",
     augmentation: str = "auto",
+    loss: str = "cross-entropy",
     initial_resolution: float | str = "auto",
     frozen_epochs: int = 0,
     averaging_decay: float | str = "auto",
@@ -150,7 +151,10 @@ def run(
         class_weights: Weight of each class, or of each label where present: none, balanced by inverse
             frequency, or auto (balanced if the classes differ much in size).
         augmentation: Random augmentation of training images: none, shift, shift-flip, shift-flip-cutout,
-            shift-alternating-flip, photo, or auto (by kind of image).
+            shift-alternating-flip, photo, auto (by kind of image), or a function(images, labels) of your own
+            as package.module:function.
+        loss: What training minimizes: cross-entropy (for several labels per image, of each label), or a
+            function(logits, labels) of your own as package.module:function.
         initial_resolution: Initial image size, as a fraction of the full size; 1 means full size from the
             start, auto chooses by network and image size.
         frozen_epochs: Number of initial epochs that train only the last layer; 0 means none.
@@ -279,6 +283,7 @@ def train(
     label_smoothing: float | str = "auto",
     class_weights: str = "auto",
     augmentation: str = "auto",
+    loss: str = "cross-entropy",
     initial_resolution: float | str = "auto",
     frozen_epochs: int = 0,
     averaging_decay: float | str = "auto",
@@ -365,7 +370,10 @@ def train(
         class_weights: Weight of each class, or of each label where present: none, balanced by inverse
             frequency, or auto (balanced if the classes differ much in size).
         augmentation: Random augmentation of training images: none, shift, shift-flip, shift-flip-cutout,
-            shift-alternating-flip, photo, or auto (by kind of image).
+            shift-alternating-flip, photo, auto (by kind of image), or a function(images, labels) of your own
+            as package.module:function.
+        loss: What training minimizes: cross-entropy (for several labels per image, of each label), or a
+            function(logits, labels) of your own as package.module:function.
         initial_resolution: Initial image size, as a fraction of the full size; 1 means full size from the
             start, auto chooses by network and image size.
         frozen_epochs: Number of initial epochs that train only the last layer; 0 means none.

@@ -27,12 +27,11 @@ from typing import Any
 from ddpipe.data.manifest import load_manifest, store_of
 from ddpipe.errors import CorruptObject, NoSuchObject, ParameterError, StoreError
 from ddpipe.jobs import LOCAL
-from ddpipe.model import is_own_function
 from ddpipe.runs import Run
 from ddpipe.steps import TrainOptions
 from ddpipe.storage import Store, open_store, split_uri
 from ddpipe.storage.files import info_of
-from ddpipe.train.recipe import LATEST, NONE, Recipe
+from ddpipe.train.recipe import LATEST, NONE, Recipe, own_functions
 
 FOLDER = "_earlier"  # next to the folders of runs, whose names cannot start like this
 START = "start.json"  # where a run stores which weights it starts from, for all its attempts
@@ -110,8 +109,9 @@ def _stamp(uri: str) -> str:
 def _place(recipe: Recipe, options: TrainOptions) -> dict[str, Any]:
     """Code, and number of processes, on which rounding depends."""
     is_job = options.backend != LOCAL
-    if is_own_function(recipe.model) and not (is_job and "@sha256:" in options.image):
-        raise _UnknownError(f"{recipe.model} is your own code, and the image is not given by its digest")
+    own = ", ".join(own_functions(recipe.to_dict()).values())
+    if own and not (is_job and "@sha256:" in options.image):
+        raise _UnknownError(f"{own} is your own code, and the image is not given by its digest")
     return {
         "code": _code(),
         "software": options.image if is_job else version("torch"),

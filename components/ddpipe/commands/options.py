@@ -147,7 +147,7 @@ def declared_option(item: Parameter, heading: str, *, common: bool = True) -> Ca
     if item.kind is bool:
         # With or without a value: --verify, --verify false.
         return click.option(name, type=bool, is_flag=False, flag_value=True, default=default, **shared)
-    names = list(filter(None, item.allowed.names)) if isinstance(item.allowed, OneOf) else []
+    names = list(filter(None, item.allowed.names)) if type(item.allowed) is OneOf else []
     metavar = "|".join(names) if 0 < len(names) <= FEW else None
     if item.may_be_auto:
         metavar = f"NUMBER|{AUTO}"

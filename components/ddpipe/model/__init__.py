@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from ddpipe.parameters import AUTO
+from ddpipe.parameters import AUTO, OneOf
 
 ARCHITECTURES: Mapping[str, str] = {
     "digits-cnn": "three 3x3 convolutions, 37,000 weights: for images from 4x4, such as digits",
@@ -46,8 +47,22 @@ _TORCHVISION = re.compile(
 
 
 def is_own_function(name: str) -> bool:
-    """Whether a network is named as `package.module:function`."""
+    """Whether a function is named, as `package.module:function`."""
     return bool(_OWN_FUNCTION.fullmatch(name))
+
+
+_OWN = "a function of your own as package.module:function"
+
+
+@dataclass(frozen=True, slots=True)
+class OneOfOrOwn(OneOf):
+    """One of several names, or a function of the user's own."""
+
+    def __contains__(self, value: str) -> bool:
+        return value in self.names or is_own_function(value)
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.names)}, or {_OWN}"
 
 
 class ModelNames:
@@ -62,7 +77,5 @@ class ModelNames:
         )
 
     def __str__(self) -> str:
-        return (
-            f"{', '.join(ARCHITECTURES)}, {AUTO}, a torchvision classification model such as resnet18, "
-            "or a function of your own as package.module:function"
-        )
+        known = f"{', '.join(ARCHITECTURES)}, {AUTO}, a torchvision classification model such as resnet18"
+        return f"{known}, or {_OWN}"

@@ -1,7 +1,8 @@
-"""A network of the user's own, as `package.module:function`: imported, called, and tried before training.
+"""A network, a loss or an augmentation of the user's own, as `package.module:function`.
 
-The function takes (shape, classes), shape being (height, width, channels), and returns a torch.nn.Module.
-What it raises is the user's error and is reported with the user's lines.
+The function of a network takes (shape, classes), shape being (height, width, channels), and returns a
+torch.nn.Module, which is tried before training. A loss takes (logits, labels), an augmentation
+(images, labels). What they raise is the user's error and is reported with the user's lines.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 import importlib
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +27,8 @@ TRIAL_BATCH = 2  # images: the fewest with which batch normalization works
 
 def build_own(name: str, shape: Shape, classes: int) -> nn.Module:
     """The network of the user's function; its name must never come from a file, as it is imported."""
-    module, _, function = name.partition(":")
     with _reported(name):
-        network = getattr(_imported(module), function)(shape, classes)
+        network = _imported(name)(shape, classes)
     if not isinstance(network, nn.Module):
         raise cannot_build(
             name,
@@ -36,6 +36,58 @@ def build_own(name: str, shape: Shape, classes: int) -> nn.Module:
             "It must return a network: function(shape, classes), shape being (height, width, channels).",
         )
     return network
+
+
+def own_loss(name: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """The losses of the samples, shape (n,), by the user's function, which may return their mean."""
+    which = f"loss {name!r}"
+    with _reported(which, _CANNOT_BE_USED):
+        function = _imported(name)
+
+    def losses(logits: Tensor, labels: Tensor) -> Tensor:
+        if not len(logits):
+            return logits.sum(1)  # a rank without a share: a mean over nothing would be no number
+        with _reported(which, _CANNOT_BE_USED):
+            loss = function(logits, labels)
+        if not isinstance(loss, Tensor) or loss.shape not in {(), logits.shape[:1]} or not loss.requires_grad:
+            raise _unusable(
+                which, loss, "Return the loss of each image, or their mean, computed from the logits."
+            )
+        return loss.float().expand(len(logits))
+
+    return losses
+
+
+def own_augmentation(name: str) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """The user's function, on uint8 images, shape (n, H, W, C); it sees float32 from 0 to 1, (n, C, H, W)."""
+    which = f"augmentation {name!r}"
+    with _reported(which, _CANNOT_BE_USED):
+        function = _imported(name)
+
+    def augmented(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        if not len(images):
+            return images, labels
+        given = images.permute(0, 3, 1, 2).float() / 255
+        with _reported(which, _CANNOT_BE_USED):
+            found = function(given, labels)
+        match found:
+            case (Tensor(shape=given.shape) as changed, Tensor() as targets) if len(targets) == len(labels):
+                return changed.permute(0, 2, 3, 1) * 255, targets
+        raise _unusable(which, found, f"Return images of shape {tuple(given.shape)}, and their labels.")
+
+    return augmented
+
+
+_CANNOT_BE_USED = "this function of your own cannot be used"
+
+
+def _unusable(which: str, found: object, do: str) -> ParameterError:
+    parts = found if isinstance(found, tuple) else (found,)
+    seen = [
+        f"a tensor of shape {tuple(one.shape)}" if isinstance(one, Tensor) else type(one).__name__
+        for one in parts
+    ]
+    return ParameterError(what=_CANNOT_BE_USED, which=which, seen=f"it returned {' and '.join(seen)}", do=do)
 
 
 def try_training(network: nn.Module, name: str, shape: Shape) -> None:
@@ -91,32 +143,31 @@ def check_logits(network: nn.Module, name: str, shape: Shape, classes: int) -> N
         )
 
 
-def _imported(module: str) -> ModuleType:
-    """The module, from Python's path or the working directory, wherever the command itself lies.
+def _imported(name: str) -> Any:  # noqa: ANN401 - what the user has given this name
+    """The function, its module from Python's path or the working directory, wherever the command itself lies.
 
     `python -m` and torchrun look in the working directory, an installed command does not: training would find
     a module that evaluation does not.
     """
+    module, _, function = name.partition(":")
     here = str(Path.cwd())
-    if here in sys.path or "" in sys.path:
-        return importlib.import_module(module)
-    sys.path.append(here)  # stays: a function may import a neighbour when it is called
-    return importlib.import_module(module)
+    if here not in sys.path and "" not in sys.path:
+        sys.path.append(here)  # stays: a function may import a neighbour when it is called
+    return getattr(importlib.import_module(module), function)
 
 
 @contextmanager
-def _reported(name: str) -> Iterator[None]:
+def _reported(name: str, what: str = "") -> Iterator[None]:
     """Report what the user's code raises as the user's error."""
     try:
         yield
     except ParameterError:
         raise
     except (Exception, SystemExit) as error:  # the user's code may raise anything
-        raise cannot_build(
-            name,
-            _described(error),
-            "Correct the function, or put its package where Python finds it (PYTHONPATH).",
-        ) from error
+        do = "Correct the function, or put its package where Python finds it (PYTHONPATH)."
+        if what:
+            raise ParameterError(what=what, which=name, seen=_described(error), do=do) from error
+        raise cannot_build(name, _described(error), do) from error
 
 
 def _described(error: BaseException) -> str:

@@ -175,7 +175,7 @@ def _dimension(item: Parameter, text: str | None) -> Dimension:
 def _typical(item: Parameter) -> Dimension:
     if item.typical:
         return Range(item.name, item.typical.low, item.typical.high, item.typical.log, item.kind is int)
-    if isinstance(item.allowed, OneOf):
+    if isinstance(item.allowed, OneOf) and len(item.allowed.names) > 1:
         return Choice(item.name, tuple(name for name in item.allowed.names if name != AUTO))
     if item.kind is bool:
         return Choice(item.name, (True, False))

@@ -23,7 +23,7 @@ from ddpipe.model import ARCHITECTURES, is_own_function
 from ddpipe.parameters import AUTO
 from ddpipe.train import constants
 from ddpipe.train.constants import Family
-from ddpipe.train.recipe import NONE, Recipe
+from ddpipe.train.recipe import AUGMENTATIONS, NONE, Recipe
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from ddpipe.model.torchvision_models import Lookup
@@ -291,6 +291,12 @@ def _balance(builder: _RecipeBuilder) -> None:
     )
 
 
+def _own_loss(builder: _RecipeBuilder) -> None:
+    if is_own_function(builder.recipe.loss):
+        builder.set("label_smoothing", 0.0, "the loss is your own")
+        builder.set("class_weights", "none", "the loss is your own")
+
+
 def _selection(builder: _RecipeBuilder) -> None:
     seen, patience = builder.data.validation, builder.recipe.patience
     if patience:
@@ -309,7 +315,7 @@ def _selection(builder: _RecipeBuilder) -> None:
 
 
 def _views(builder: _RecipeBuilder) -> tuple[str, str]:
-    if "flip" in builder.recipe.augmentation:
+    if builder.recipe.augmentation in AUGMENTATIONS and "flip" in builder.recipe.augmentation:
         return "flips", f"trained on mirror images, too (augmentation {builder.recipe.augmentation})"
     return "plain", "not trained on mirror images"
 
@@ -351,5 +357,8 @@ def epochs_for(images: int, pixels: int, batch: int, device: str, *, has_weights
 
 _IMPORTANT = ("model", "pretrained", "resolution", "epochs", "batch_size", "learning_rate")
 
-_DECISIONS = (_weights, _network, _resolution, _batch, _optimizer, _epochs, _images, _balance, _selection)
+_DECISIONS = (
+    *(_weights, _network, _resolution, _batch, _optimizer, _epochs, _images, _balance),
+    *(_own_loss, _selection),
+)
 """In an order in which each finds what it needs."""

@@ -183,7 +183,7 @@ class Trainer:
             epoch=epoch,
             batch_size=recipe.batch_size,
             first=first,
-            augmentation=AUGMENTATIONS[recipe.augmentation],
+            augmentation=AUGMENTATIONS.get(recipe.augmentation, AUGMENTATIONS["none"]),
         )
 
     def poll(self, watch: Watch) -> None:

@@ -35,7 +35,10 @@ class Objective(Protocol):
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """One class per image: cross-entropy and accuracy; labels are int64, shape (n,)."""
+    """One class per image: cross-entropy and accuracy; labels are int64, shape (n,).
+
+    After an augmentation of the user's own they may be shares of the classes: float32, shape (n, classes).
+    """
 
     sums: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
 
@@ -51,13 +54,14 @@ class CrossEntropy:
         if self.weights is None:
             return cross_entropy(logits, labels, reduction="none", label_smoothing=self.smoothing)
         exact = cross_entropy(logits, labels, weight=self.weights, reduction="none")
-        own = self.weights[labels]
+        own = self.weights[labels] if labels.ndim == 1 else labels @ self.weights
         even = -log_softmax(logits, 1).mean(1)
         return (1 - self.smoothing) * exact + self.smoothing * own * even
 
     def totals(self, losses: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss, and how many predictions are right."""
-        return torch.stack([losses.double().sum(), (logits.argmax(1) == labels).double().sum()])
+        likeliest = labels if labels.ndim == 1 else labels.argmax(1)
+        return torch.stack([losses.double().sum(), (logits.argmax(1) == likeliest).double().sum()])
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, ClassVar, Self
 
-from ddpipe.model import ModelNames
+from ddpipe.model import ModelNames, OneOfOrOwn, is_own_function
 from ddpipe.parameters import AUTO, Between, OneOf, OrAuto, Parameters, Typical, declared, parameter
 
 SCHEDULES: Mapping[str, Callable[[float], float]] = {
@@ -88,6 +88,8 @@ AUGMENTATIONS: Mapping[str, Augmentation] = {
 }
 """By the names of the recipe."""
 
+CROSS_ENTROPY = "cross-entropy"
+
 NONE = "none"  # in place of weights: random ones
 LATEST = "latest"  # in place of an address: the last model of the same dataset and network among the runs
 
@@ -110,6 +112,14 @@ _WITHOUT_EFFECT = ("keep_checkpoints", "node_hour_price")  # those that never sh
 _ONCE_AUTO = -1
 
 _log = logging.getLogger(__name__)
+
+
+OWN = ("model", "loss", "augmentation")  # hyperparameters that may name a function of the user's own
+
+
+def own_functions(values: Mapping[str, Any]) -> dict[str, str]:
+    """The functions of the user's own that a recipe names: a file never decides that they are imported."""
+    return {name: values[name] for name in OWN if is_own_function(str(values.get(name, "")))}
 
 
 def as_today(stored: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,8 +234,15 @@ class Recipe(Parameters):
     )
     augmentation: str = parameter(
         AUTO,
-        f"Random augmentation of training images: {', '.join(AUGMENTATIONS)}, or auto (by kind of image).",
-        OneOf((AUTO, *AUGMENTATIONS)),
+        f"Random augmentation of training images: {', '.join(AUGMENTATIONS)}, auto (by kind of image), or a "
+        "function(images, labels) of your own as package.module:function.",
+        OneOfOrOwn((AUTO, *AUGMENTATIONS)),
+    )
+    loss: str = parameter(
+        CROSS_ENTROPY,
+        f"What training minimizes: {CROSS_ENTROPY} (for several labels per image, of each label), or a "
+        "function(logits, labels) of your own as package.module:function.",
+        OneOfOrOwn((CROSS_ENTROPY,)),
     )
     initial_resolution: float = parameter(
         AUTO,
@@ -317,6 +334,9 @@ class Recipe(Parameters):
             yield "`precision` fp16 cannot be used with `strategy` fsdp, which needs bf16 or fp32"
         if self.has_pretrained and self.warm_start not in {"", LATEST}:
             yield "`pretrained` and `warm_start` both name weights to start from; give one of them"
+        weighted = self.label_smoothing not in {AUTO, 0} or self.class_weights == "balanced"
+        if weighted and is_own_function(self.loss):
+            yield "`label_smoothing` and `class_weights` are those of cross-entropy, and `loss` is your own"
         if "epochs" not in self.automatic() and self.frozen_epochs > self.epochs and not self.minutes:
             yield f"`frozen_epochs` is {self.frozen_epochs}, more than `epochs` ({self.epochs})"
 

@@ -37,7 +37,7 @@ from ddpipe.storage import Store
 from ddpipe.train.auto import ChosenRecipe, Device, Measured, choose, measured, wanted_weights
 from ddpipe.train.constants import RESTART_DIVISOR
 from ddpipe.train.presets import recipe_of
-from ddpipe.train.recipe import NONE, Recipe, as_today
+from ddpipe.train.recipe import NONE, Recipe, as_today, own_functions
 from ddpipe.train.strategies import is_sharded
 
 CHOICE_SCHEMA = 1
@@ -257,7 +257,7 @@ def _stored(store: Store, dataset_id: str, recipe: Recipe) -> ChosenRecipe | Non
         if found["dataset_id"] != dataset_id or any(now.get(name) != value for name, value in given.items()):
             return None
         names, values = recipe.automatic(), found["values"]
-        if set(values) != names or is_own_function(str(values.get("model", ""))):
+        if set(values) != names or own_functions(values):
             return None
         views, why = map(str, found["views"])
         return ChosenRecipe(

@@ -25,11 +25,12 @@ from torch.utils import deterministic
 from ddpipe.distributed import World
 from ddpipe.errors import ParameterError
 from ddpipe.model.classifier import Classifier
+from ddpipe.model.own import own_augmentation, own_loss
 from ddpipe.train.batches import Batch, resized, resolution, seed_of_step
 from ddpipe.train.journal import Pace
 from ddpipe.train.objective import Objective
 from ddpipe.train.optimizer import WeightAverage, build_optimizer, learning_rate, set_learning_rate
-from ddpipe.train.recipe import Determinism, Precision, Recipe
+from ddpipe.train.recipe import Determinism, Precision, Recipe, own_functions
 from ddpipe.train.replicated import Strategy
 from ddpipe.train.strategies import RunningStatistics
 
@@ -49,6 +50,9 @@ class TrainingStep:
     ) -> None:
         """Prepare the steps of a training."""
         self._recipe, self._objective, self._world = recipe, objective, world
+        own = own_functions(recipe.to_dict())
+        self._losses = own_loss(own["loss"]) if "loss" in own else objective.losses
+        self._augment = own_augmentation(own["augmentation"]) if "augmentation" in own else None
         self.steps = steps
         self.pace = Pace(world)
         self._parameters = list(classifier.parameters())
@@ -69,12 +73,15 @@ class TrainingStep:
         if world.device.type == "cuda":
             torch.cuda.manual_seed_all(seed)
         set_learning_rate(optimizer, learning_rate(recipe, step, self.steps))
-        images = resized(batch.images, resolution(recipe, step, self.steps))
+        images, labels = batch.images, batch.labels
+        if self._augment:
+            images, labels = self._augment(images, labels)
+        images = resized(images, resolution(recipe, step, self.steps))
         optimizer.zero_grad()
         with self.pace.working(), self.autocast():
             logits = self.strategy.model(images)
         logits = logits.float()  # losses are summed in full precision; the network may compute in half
-        losses = self._objective.losses(logits, batch.labels)
+        losses = self._losses(logits, labels)
         # Ranks average their gradients: so this is the mean over the global batch, even if the ranks' shares
         # differ in size.
         torch.autograd.backward(self.scaler.scale(losses.sum() * world.size / batch.size))
@@ -87,7 +94,7 @@ class TrainingStep:
         self._running_statistics.average()
         if self.average:
             self.average.update(step)
-        return self._objective.totals(losses.detach(), logits.detach(), batch.labels)
+        return self._objective.totals(losses.detach(), logits.detach(), labels)
 
     def autocast(self) -> torch.autocast:
         """The precision of the network."""

@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ddpipe.errors import CorruptObject, NoSuchObject, ParameterError, check_schema, listed
-from ddpipe.model import is_own_function
 from ddpipe.parameters import Parameters, parameter
 from ddpipe.runs import NAME, Run
 from ddpipe.storage import open_store, split_uri
-from ddpipe.train.recipe import Recipe, as_today
+from ddpipe.train.recipe import Recipe, as_today, own_functions
 
 SETTINGS, SCHEMA = "study.json", 1
 
@@ -158,12 +157,12 @@ def best_recipe(place: str, given: Collection[str] = ()) -> dict[str, Any]:
         raise _not_one(place, f"it is not a JSON object of names and values ({error})") from error
     except ParameterError as error:
         raise _not_one(place, error.seen) from error
-    if is_own_function(found["model"]) and "model" not in given:
+    for name in own_functions(found).keys() - set(given):
         raise ParameterError(
             what="the recipe is not used",
             which=_shown(place),
-            seen=f"its network is the function {found['model']}, and a file never decides what is imported",
-            do=f"Name the function yourself: `model` {found['model']}",
+            seen=f"its {name} is the function {found[name]}, and a file never decides what is imported",
+            do=f"Name the function yourself: `{name}` {found[name]}",
         )
     return found
 
