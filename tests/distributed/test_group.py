@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import socket
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from group_ranks import come_as_rank
-from processes import free_port
+from processes import free_port, until
 from training_runs import PROCESSES, environment_of_rank
 
+from ddpipe.distributed.roll_call import _each_connection, _notice_silence
 from ddpipe.errors import ParameterError, TrainingError
 
 SOON = 60
@@ -138,3 +140,30 @@ def test_what_rank_0_refuses_all_refuse(tmp_path: Path) -> None:
         for process in processes:
             process.join(SOON)
         assert [process.exitcode for process in processes] == [ParameterError.exit_code] * 3
+
+
+@pytest.mark.slow
+def test_a_rank_that_begins_again_ends_the_one_that_waits_for_its_former_self(tmp_path: Path) -> None:
+    """As after a power loss of its machine: nobody has closed its connections."""
+    port = free_port()
+    with ExitStack() as stack:
+
+        def started(rank: int, act: str, name: str) -> Process:
+            environment = environment_of_rank(rank, 2, port, tmp_path / name)
+            process = PROCESSES.Process(target=come_as_rank, args=(environment, {}, (600, 600), act))
+            process.start()
+            stack.callback(process.kill)
+            return process
+
+        waiting, former = started(0, "come along", "error-0.json"), started(1, "freeze", "former")
+        until(lambda: "(stopped)" in Path(f"/proc/{former.pid}/status").read_text())
+        started(1, "come along", "error-1.json")
+        assert "a rank has begun again" in error_of(tmp_path, [waiting], 0)["seen"]
+
+
+def test_connections_of_a_rank_notice_a_silent_peer() -> None:
+    server = socket.create_server(("127.0.0.1", 0))
+    with server, socket.create_connection(server.getsockname()) as one:
+        _each_connection(_notice_silence)
+        assert one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 120_000

@@ -262,7 +262,8 @@ class FakeApiServer:
         self._history.append((self._version, "DELETED", path, last))
         self._changed.notify_all()
         for owned in [at for at, item in self._objects.items() if _belongs(item, last)]:
-            self._drop(owned)
+            if not self._objects[owned]["metadata"].get("finalizers"):
+                self._drop(owned)
 
     def _is_orphan(self, body: Mapping[str, Any]) -> bool:
         """Whether it has owners none of which exists: it is collected at once."""

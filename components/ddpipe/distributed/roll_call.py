@@ -5,31 +5,46 @@ The ranks talk through torch's key-value store: it works before there is a proce
 meet     each rank writes its facts; rank 0 compares them and names ranks that did not join or that differ
 answer   a thread of each rank answers a roll call even if the main thread is stuck
 call     a rank that lost contact finds out which ranks do not answer, and which answer but are stuck
+
+A rank whose machine lost its power may be back before anybody misses it: no packet says that its connections
+are gone, and the others would wait for minutes. So the same thread sees that a rank has begun again and wants
+to meet, or that the store is gone, and closes this rank's connections: its collective fails at once.
+
+    10:00:00  rank 1's machine is off           rank 0 waits in all_reduce
+    10:01:20  rank 1 begins again: request/3    rank 0 has met two ranks: it fails, and is started again
+    10:01:25  both meet, and resume
 """
 
 from __future__ import annotations
 
 import json
+import os
+import socket
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import cast
 from uuid import uuid4
 
 from torch.distributed import DistError, PrefixStore, Store
 
 from ddpipe.errors import TrainingError, listed
 
-POLL = 0.1  # seconds between two looks into the store
+POLL, _LOOKS = 0.1, 50  # seconds between two looks into the store; so many later, at new connections
 
 ANSWER = 2.0
 """Seconds in which a rank answers. Torchrun reports the first failure that it finds as the cause, and polls
 for killed ranks ten times a second: it finds one before another rank reports it."""
 
+GRACE = 10.0  # seconds that a rank has to end by itself when the store is gone: rank 0 may just be faster
+_SILENCE = (
+    120  # seconds after which a connection is closed: Kubernetes gives up a lost machine's pods after 100
+)
 FRAMES = 2  # how many of the innermost calls of a stuck rank are reported
 
 
@@ -76,7 +91,7 @@ class _Host:
                 raise _error_for_mismatch(0, self._size, problems)
             if not missing:
                 self._channel.set("verdict", "[]")
-                return RollCall(self._channel, 0, self._size)
+                return RollCall(self._channel, 0, self._size, self._counted)
             time.sleep(POLL)
 
     def _answer(self) -> None:
@@ -133,23 +148,34 @@ def _error_for_mismatch(rank: int, size: int, problems: list[str]) -> TrainingEr
 class RollCall:
     """The ranks of one process group, as they are known through the store that these ranks alone share."""
 
-    def __init__(self, store: Store, rank: int, size: int) -> None:
+    def __init__(self, store: PrefixStore, rank: int, size: int, requests: int = 0) -> None:
         """For `meet`."""
-        self.store, self._rank, self._size = store, rank, size
+        self.store, self._rank, self._size, self._requests = store, rank, size, requests
+        self._cause = ""
         self._others = [other for other in range(size) if other != rank]
 
     @contextmanager
     def answering(self) -> Iterator[None]:
         """Answer a roll call with what the main thread does at that moment."""
-        ended, store, worker = threading.Event(), self.store.clone(), threading.get_ident()
+        ended, worker = threading.Event(), threading.get_ident()
+        store = cast("PrefixStore", self.store.clone())
 
         def answer() -> None:
-            # Without the store there is nobody to answer.
+            cause, grace, looks = "rank 0, or the process with the ranks' store, has ended", GRACE, 0
             with suppress(DistError):
                 while not ended.wait(POLL):
+                    if not looks % _LOOKS:
+                        _each_connection(_notice_silence)
+                    looks += 1
                     if store.check(["roll-call"]):
                         store.set(f"here/{self._rank}", _doing(worker))
                         return
+                    if self._rank == 0 and store.underlying_store.add("requests", 0) > self._requests:
+                        cause, grace = "a rank has begun again, and waits for all others", 0.0
+                        break
+            if not ended.wait(grace):
+                self._cause = cause
+                _each_connection(lambda peer: peer.shutdown(socket.SHUT_RDWR))
 
         thread = threading.Thread(target=answer, name="roll-call", daemon=True)
         thread.start()
@@ -161,6 +187,8 @@ class RollCall:
 
     def call(self) -> str:
         """Who is missing, in words; for a rank that lost contact while others may be about to."""
+        if self._cause:
+            return self._cause
         found: list[str] = []
 
         def ask() -> None:
@@ -191,6 +219,26 @@ class RollCall:
             return "all ranks answer: the network between them failed"
         places = [f"rank {other} at {self.store.get(f'here/{other}').decode()}" for other in stuck]
         return f"{_names(stuck)} answered but did not keep up: {'; '.join(places)}"
+
+
+def _each_connection(do: Callable[[socket.socket], object]) -> None:
+    """Do something to every TCP connection of this process, whichever library opened it."""
+    for entry in [*Path("/proc/self/fd").glob("*")]:
+        with suppress(OSError):  # closed meanwhile, or no connection
+            if str(entry.readlink()).startswith("socket:"):
+                with socket.socket(fileno=os.dup(int(entry.name))) as peer:
+                    if peer.type == socket.SOCK_STREAM and peer.family in {socket.AF_INET, socket.AF_INET6}:
+                        peer.getpeername()
+                        do(peer)
+
+
+def _notice_silence(peer: socket.socket) -> None:
+    """Let a connection fail whose other end is gone, also while nothing is sent."""
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENCE // 4)
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _SILENCE // 12)
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 9)
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _SILENCE)
 
 
 def _names(ranks: list[int]) -> str:

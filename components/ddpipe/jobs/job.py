@@ -30,6 +30,7 @@ NODES = "ddpipe.dev/nodes"
 REQUESTED_NODES = "ddpipe.dev/wished-nodes"
 WORKED = "ddpipe.dev/worked-seconds"
 QUEUE = "kueue.x-k8s.io/queue-name"
+_AGAIN = re.compile(r"-[0-9a-f]{8}-(\d{1,2})$")  # the end of a name that is not the first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +42,12 @@ class TrainingJob(LaunchOptions):
     finished_ttl: int = 24 * 3600  # seconds until the cluster itself removes the finished job
     # Variables that who may read pods must not see: the job owns a Secret with them.
     hidden: Mapping[str, str] = field(default_factory=dict, repr=False)
+    again: int = 0  # how often it was created under a new name, as pods of a lost node keep the name before
 
     @property
     def name(self) -> str:
         """The job's name on the cluster."""
-        return self.owner.job_name
+        return _name(self.owner, self.again)
 
 
 def training_command(dataset: str, output: str, recipe: str) -> tuple[str, ...]:
@@ -132,4 +134,15 @@ def owner_of(found: Mapping[str, Any]) -> Owner | None:
         owner = Owner.of_key(found["metadata"]["annotations"][OWNER])
     except (KeyError, ValueError):
         return None
-    return owner if owner.job_name == found["metadata"]["name"] else None
+    return owner if _name(owner, again_of(found)) == found["metadata"]["name"] else None
+
+
+def _name(owner: Owner, again: int) -> str:
+    """A job's name, as long as the first one."""
+    return f"{owner.job_name[:-2]}-{again}" if again else owner.job_name
+
+
+def again_of(found: Mapping[str, Any]) -> int:
+    """How often a job of ours was created under a new name."""
+    number = _AGAIN.search(found["metadata"]["name"])
+    return int(number[1]) if number else 0

@@ -76,7 +76,15 @@ def replica_of(pod: Object, rank: str, container: str) -> Replica:
             for item in pod.get("status", {}).get("containerStatuses") or ()
             if item["name"] != container and "running" in item.get("state", {})
         ),
+        is_unseen=is_unseen(pod),
     )
+
+
+def is_unseen(pod: Object) -> bool:
+    """Whether its node does not report any more: then Kubernetes calls a pod unready, its containers not."""
+    states = {item["type"]: item["status"] for item in pod.get("status", {}).get("conditions") or ()}
+    own = pod["spec"].get("readinessGates")
+    return (states.get("Ready"), states.get("ContainersReady")) == ("False", "True") and not own
 
 
 def _seconds(time: str | None) -> float:

@@ -82,6 +82,7 @@ class Replica:
     previous: Ending | None  # of the container before the last restart
     memory: str
     beside: str = ""  # the containers that still run, apart from the one that trains
+    is_unseen: bool = False  # its node does not report any more: nobody knows what it does
 
     @property
     def failure(self) -> Ending | None:

@@ -28,22 +28,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from http import HTTPStatus
-from threading import Event
 from typing import Any
 
 from ddpipe.errors import LaunchError, NameTaken, OperatorSilent
 from ddpipe.jobs.backend import Backend, OwnedObject
-from ddpipe.jobs.job import NODES, SPEC, WORKED, TrainingJob, owner_of
+from ddpipe.jobs.job import MANAGED, NODES, RUN, SPEC, WORKED, TrainingJob, again_of, label_value, owner_of
+from ddpipe.jobs.replicas import is_unseen
 from ddpipe.jobs.status import Phase
 from ddpipe.kube.api import ApiError, Cluster, Refused
-from ddpipe.kube.cluster import spec_schema
+from ddpipe.kube.cluster import readable, spec_schema
 from ddpipe.kube.resources import PODS, Object, owns
 from ddpipe.kube.retrying import backoff, delete, with_retries
 from ddpipe.launching import diagnosis, elastic, preflight
 from ddpipe.launching.advice import kubectl, name_of
 from ddpipe.launching.nodes import pods_that_fit
 from ddpipe.launching.ownership import owner_references, reference, sweep
+from ddpipe.launching.stopping import Creating
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Attempt:
     backend: Backend
     say: Callable[[str], None]
     worked: float = 0.0  # seconds of earlier jobs of this step, with other numbers of pods
-    creating: Event = field(default_factory=Event)  # set during a request to create the job
+    creating: Creating = field(default_factory=Creating)
 
     @property
     def patient(self) -> Cluster:
@@ -77,6 +79,11 @@ class Attempt:
         """The same attempt with this number of pods."""
         return replace(self, job=replace(self.job, nodes=nodes))
 
+    def of(self, found: Object) -> Attempt:
+        """The same attempt with the name and the number of pods of a job."""
+        named = replace(self, job=replace(self.job, again=again_of(found)))
+        return named.sized(elastic.size_of(found) or self.requested.nodes)
+
     def find(self) -> Object | None:
         """The job on the cluster; None if there is none."""
         try:
@@ -87,6 +94,16 @@ class Attempt:
             if error.status == HTTPStatus.FORBIDDEN:
                 preflight.check_rights(self.cluster, self.job, self.backend)
             raise
+
+    def find_any(self) -> Object | None:
+        """The job, under whichever of its names."""
+        if found := self.find():
+            return found
+        path, run = self.backend.resource.path(self.job.namespace), label_value(self.job.owner.run_id)
+        query = {"labelSelector": f"{MANAGED}=ddpipe,{RUN}={run}"}
+        listed = readable(lambda: self.patient.get(path, query)) or {"items": []}
+        own = [item for item in listed["items"] if owner_of(item) == self.job.owner]
+        return max(own, key=again_of, default=None)
 
 
 # Runs that each launcher looks at, one request for each: 200 launchers may start at once.
@@ -104,10 +121,11 @@ _COLLECTION_SECONDS = 90.0
 
 def adopt(attempt: Attempt) -> tuple[Object, bool]:
     """This step's job as it is, even if it has failed; none is created."""
-    found = attempt.find()
+    found = attempt.find_any()
     if found is None:
         raise diagnosis.deleted(attempt.job, attempt.backend)
     _refuse_strangers(attempt, found)
+    attempt = attempt.of(found)
     attempt.say(f"adopted {attempt.title}, created {found['metadata']['creationTimestamp']}")
     return found, True
 
@@ -120,20 +138,22 @@ def adopt_or_create(attempt: Attempt, unseen: int | None = None) -> tuple[Object
     owners = owner_references(cluster, attempt.job.namespace)
     spec = backend.manifest(attempt.requested, schema)["metadata"]["annotations"][SPEC]
     while True:
-        found = attempt.find()
+        found = attempt.find_any()
         if found is None:
             fitted = _fitted(attempt, unseen)
-            created = _create(fitted, _manifest(fitted, schema, owners, spec))
+            created = _create(fitted, lambda one: _manifest(one, schema, owners, spec))
             if created:
-                number = "" if fitted.job == attempt.requested else f" (nodes={fitted.job.nodes})"
-                attempt.say(f"created {attempt.title}{number}")
+                number = "" if fitted.job.nodes == attempt.requested.nodes else f" (nodes={fitted.job.nodes})"
+                attempt.say(f"created {fitted.of(created).title}{number}")
                 return created, False
         elif _is_adoptable(attempt, found, spec):
+            attempt = attempt.of(found)
             attempt.say(f"adopted {attempt.title}, created {found['metadata']['creationTimestamp']}")
             return found, True
         else:
+            attempt = replace(attempt, job=replace(attempt.job, again=again_of(found)))
             attempt.say(f"removing {attempt.title} of an earlier attempt")
-            remove(attempt, found)
+            attempt = remove(attempt, found)
 
 
 def _manifest(
@@ -154,7 +174,7 @@ def _fitted(attempt: Attempt, unseen: int | None) -> Attempt:
     job = attempt.job
     if not job.min_nodes:
         return attempt
-    await_free_names(attempt)  # pods that are still terminating occupy nodes
+    attempt = with_free_names(attempt)  # pods that are still terminating occupy nodes
     fitting = pods_that_fit(attempt.cluster, job, attempt.backend)
     if fitting is not None and fitting < job.nodes:
         attempt.say(f"{fitting} of {job.nodes} pods fit on the nodes at the moment")
@@ -188,18 +208,19 @@ def _refuse_strangers(attempt: Attempt, found: Object) -> None:
         )
 
 
-def _create(attempt: Attempt, manifest: Mapping[str, Any]) -> Object | None:
+def _create(attempt: Attempt, manifest: Callable[[Attempt], Mapping[str, Any]]) -> Object | None:
     """The new job; None if another launcher was faster."""
     began, silent = time.monotonic(), False
     while True:
         try:
-            for remark in preflight.check(attempt.cluster, attempt.job, attempt.backend, manifest):
+            for remark in preflight.check(attempt.cluster, attempt.job, attempt.backend, manifest(attempt)):
                 attempt.say(remark)
             _sweep(attempt)
-            await_free_names(attempt)
+            attempt = with_free_names(attempt)
             # Before the request: a signal while it is under way must wait for the object that it may make.
+            attempt.creating.path = attempt.path
             attempt.creating.set()
-            return with_retries(lambda: _post(attempt, manifest), attempt.job.limits.outage)
+            return with_retries(partial(_post, attempt, manifest(attempt)), attempt.job.limits.outage)
         except OperatorSilent as error:
             # Its own deadline counts: an operator that is restarted on a busy node is back within a minute.
             if time.monotonic() - began > attempt.job.limits.reconciled:
@@ -232,17 +253,20 @@ def _sweep(attempt: Attempt) -> None:
         attempt.say(f"could not look for jobs of earlier runs: {error}")
 
 
-def remove(attempt: Attempt, found: Object) -> None:
+def remove(attempt: Attempt, found: Object) -> Attempt:
     """Delete a job, and wait until its name, the names of its pods and its quota are free."""
     delete(attempt.patient, attempt.path, found["metadata"]["uid"])
-    await_free_names(attempt)
+    attempt = with_free_names(attempt)
     _await_free_quota(attempt)
+    return attempt
 
 
-def await_free_names(attempt: Attempt) -> None:
-    """Wait for the rest of a removed job: an operator that finds old pods takes long to recover."""
-    # Pods that do not end, on a lost node, are waited for no longer than others: they are reported, and the
-    # job is created in spite of them.
+def with_free_names(attempt: Attempt) -> Attempt:
+    """Wait for the rest of a removed job: an operator that finds old pods takes long to recover.
+
+    Pods of a lost node do not end: then the next job has another name, so that it shares neither the names of
+    its pods nor their host names with them.
+    """
     until = time.monotonic() + _REMOVAL_SECONDS
     for tried, pause in enumerate(backoff()):
         path, selector = PODS.path(attempt.job.namespace), attempt.backend.selector(attempt.job.name)
@@ -251,8 +275,9 @@ def await_free_names(attempt: Attempt) -> None:
         is_going = found is not None and "deletionTimestamp" in found["metadata"]
         left = [pod for pod in left if found is None or not attempt.backend.owns(found, pod)]
         if not is_going and not left:
-            return
-        if time.monotonic() > until:
+            return attempt
+        is_lost = not is_going and all(map(is_unseen, left))
+        if is_lost or time.monotonic() > until:
             break
         if not tried:
             attempt.say("waiting for the pods of an earlier attempt to end")
@@ -266,6 +291,7 @@ def await_free_names(attempt: Attempt) -> None:
         )
     names = ", ".join(pod["metadata"]["name"] for pod in left[:_SHOWN_PODS])
     attempt.say(f"{len(left)} pods of an earlier attempt have not ended, continuing without them: {names}")
+    return replace(attempt, job=replace(attempt.job, again=attempt.job.again + 1))
 
 
 def _await_free_quota(attempt: Attempt) -> None:

@@ -17,7 +17,7 @@ from http import HTTPStatus
 from ddpipe.errors import Forbidden, NameTaken, ParameterError
 from ddpipe.jobs.backend import Backend, all_backends
 from ddpipe.jobs.job import NODES, REQUESTED_NODES, WORKED, TrainingJob, owner_of
-from ddpipe.jobs.options import JobOptions
+from ddpipe.jobs.options import JobOptions, Restart
 from ddpipe.jobs.status import JobStatus, Replica, Stage
 from ddpipe.kube.api import Cluster, Refused
 from ddpipe.kube.cluster import is_served
@@ -76,12 +76,18 @@ def reduced_to_scheduled(status: JobStatus, nodes: int, least: int, trouble: str
     return Resize(count, count, f"{trouble} ({count} of {nodes} have a node)")
 
 
-def after_loss(job: TrainingJob, replicas: Sequence[Replica]) -> Resize | None:
-    """The resize of an elastic job that failed because it lost a pod; None if that is not the cause."""
+def after_loss(job: TrainingJob, replicas: Sequence[Replica], stuck: Replica | None = None) -> Resize | None:
+    """The resize of a job that failed because it lost a pod; None if that is not the cause.
+
+    One that is not elastic, but may restart, is created again as it was if its operator waits for a `stuck`
+    pod, which it does not replace.
+    """
     # A removed pod counts as lost if none had failed by itself before. A pod that fails in the same second
     # lost contact to it: with worker-1 removed at 10:00:05, an exit of worker-0 at 10:00:05 is a consequence,
     # and one at 10:00:04 is the cause.
     removed = [replica for replica in replicas if replica.removed]
+    if stuck and not job.min_nodes and job.restart != Restart.NEVER:
+        return Resize(job.nodes, job.nodes, f"{stuck.rank} was lost with its node {stuck.node}")
     if not job.min_nodes or not removed:
         return None
     first = min(removed, key=lambda replica: replica.removed_at)

@@ -32,8 +32,8 @@ from threading import Event
 from ddpipe.errors import LaunchError
 from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.job import TrainingJob
-from ddpipe.jobs.options import Success
-from ddpipe.jobs.status import JobStatus, Phase, Replica, Stage
+from ddpipe.jobs.options import Restart, Success
+from ddpipe.jobs.status import JobStatus, Phase, Replica, Run, Stage
 from ddpipe.kube.api import ApiError, Cluster, Refused
 from ddpipe.kube.resources import Object
 from ddpipe.launching import diagnosis, elastic
@@ -45,6 +45,10 @@ from ddpipe.launching.pod_history import STUCK_SECONDS, PodHistory
 from ddpipe.launching.progress import Progress
 from ddpipe.launching.stalls import Patience, Stall, latest_warning, stalls_of, with_kill
 
+# Kubernetes takes a node for lost after so many seconds by default, since 1.32 after ten more.
+UNSEEN_SECONDS = 40
+# A rank that begins again prints for so long; if nothing follows for so long, it waits for the others.
+_BEGINNING, _QUIET = 30.0, 60.0
 # Of the notes that were printed, the last are repeated when the job fails.
 _NOTES = 3
 # Looking at the job takes time for each pod, and so does the pause until the next look.
@@ -61,6 +65,7 @@ class Ended:
     notes: tuple[str, ...]
     deleted: bool  # whether somebody has requested it
     found: Object
+    stuck: Replica | None = None  # a pod that does not end, for which its operator waits
 
 
 def _starved(status: JobStatus) -> str:
@@ -88,6 +93,10 @@ class Follower:
     _wanted: int | None = None
     _warning: str = ""
     _warned: set[str] = field(default_factory=set)
+    _silent: set[str] = field(default_factory=set)
+    _before: set[Run] = field(default_factory=set)  # what ran when a node fell silent
+    _torn_since: float | None = None
+    _lines: int = 0
     _queue: Queue = field(default_factory=Queue)
     _history: PodHistory = field(init=False)
     _observer: Observer = field(init=False)
@@ -111,6 +120,8 @@ class Follower:
                 patience = [] if self._patience.next is None else [self._patience.next]
                 moments = [*self._observer.ends, *self._progress.next, *patience]
                 moments += [] if self._history.next is None else [self._history.next]
+                if self._torn_since is not None:
+                    moments += [self._torn_since + seconds for seconds in (_BEGINNING, _BEGINNING + _QUIET)]
                 self._observer.receive(self.limits.patience(self.clock(), moments))
                 if result := self._look():
                     return result
@@ -137,6 +148,7 @@ class Follower:
             self._note(diagnosis.summary(lost, "is replaced", "are replaced"))
         for text in {self._history.staying, _starved(status)}.difference({"", *self._notes}):
             self._note(text)
+        self._note_nodes(status)
         self.logs.see(status.replicas)
         self._progress.report(status, now)
         if status.phase.is_terminal:
@@ -154,7 +166,7 @@ class Follower:
         if wanted not in {None, self.job.nodes, self._wanted}:
             self._wanted = wanted
             self._note(f"somebody changed the number of its pods from {self.job.nodes} to {wanted}")
-        if resize := elastic.requested(found, self.job.nodes):
+        if resize := elastic.requested(found, self.job.nodes) or self._torn(status, now):
             return resize
         error = self._hopeless(status, found, now) or self._late(status, found, now)
         if error is None:
@@ -175,14 +187,53 @@ class Follower:
         self._notes.append(text)
         self.say(text)
 
+    def _note_nodes(self, status: JobStatus) -> None:
+        """Say once which nodes do not report any more, and which do again."""
+        silent = {one.node: one.rank for one in status.replicas if one.is_unseen}
+        for node in silent.keys() - self._silent:
+            self._note(
+                f"node {node} has not reported for {UNSEEN_SECONDS} s or more, with {silent[node]} on it"
+            )
+        for node in self._silent - silent.keys():
+            self.say(f"node {node} reports again, or its pods are gone")
+        self._silent = set(silent)
+        if silent:
+            self._before = self._before or {one.run for one in status.replicas}
+
+    def _torn(self, status: JobStatus, now: float) -> Resize | None:
+        """A job one of whose ranks began again with its node, for which the others, unaware of it, wait.
+
+        Their connections to it stay open: no packet says that it is gone. A launcher cannot see whether they
+        wait, but all ranks print nothing then.
+        """
+        runs = {one.run for one in status.replicas if one.is_running}
+        is_torn = self._before & runs and runs - self._before and len(runs) == self.job.nodes
+        if not is_torn or self._silent or self.job.restart == Restart.NEVER:
+            self._torn_since = None
+            return None
+        if self._torn_since is None:
+            self._torn_since = now
+        if now < self._torn_since + _BEGINNING:
+            self._lines = self.logs.lines  # those of its beginning
+        if now < self._torn_since + _BEGINNING + _QUIET:
+            return None
+        self._before, self._torn_since = set(), None
+        if self.logs.lines != self._lines:
+            return None
+        ranks = ", ".join(one.rank for one in status.replicas if one.run not in self._before and one.restarts)
+        why = f"{ranks} began again with its node, and nothing was printed for {_QUIET:.0f} s"
+        return Resize(self.job.nodes, self.job.nodes, why)
+
     def _end_of_stuck(self, stuck: Replica, status: JobStatus, found: Object) -> Ended:
         """The end of a job that waits for a pod to end: operators do not replace it before."""
-        self._note(
-            f"{stuck.rank} is still terminating {stuck.grace + STUCK_SECONDS:.0f} s after its deletion was "
-            f"requested, its node {stuck.node} may be lost (kubectl get node {stuck.node}; then "
-            f"kubectl delete pod --force --grace-period=0 -n {self.job.namespace} {stuck.pod})"
-        )
-        return self._ended(replace(status, phase=Phase.FAILED), found, deleted=False)
+        if not stuck.is_unseen:
+            self._note(
+                f"{stuck.rank} is still terminating {stuck.grace + STUCK_SECONDS:.0f} s after its deletion "
+                f"was requested, its node {stuck.node} may be lost (kubectl get node {stuck.node}; then "
+                f"kubectl delete pod --force --grace-period=0 -n {self.job.namespace} {stuck.pod})"
+            )
+        ended = self._ended(replace(status, phase=Phase.FAILED), found, deleted=False)
+        return replace(ended, stuck=stuck)
 
     def _end(self, status: JobStatus, found: Object, now: float) -> Ended | None:
         """The end, once the last states of the pods are known too."""

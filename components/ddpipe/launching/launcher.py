@@ -122,7 +122,7 @@ def _launch(
             later = f"the cluster itself does so {job.finished_ttl / 3600:g} h after the job's end"
         attempt.say(f"{left}; {later}")
     return Outcome(
-        name=job.name,
+        name=attempt.job.name,
         namespace=job.namespace,
         uid=uid,
         adopted=adopted,
@@ -140,7 +140,8 @@ def _through_all_sizes(
     """Follow the job to its end, and create it again as often as needed; its last state, and how it ended."""
     losses, limits = 0, Limits(attempt.requested.limits, elastic.worked_before(found))
     while True:
-        attempt = attempt.sized(elastic.size_of(found) or attempt.requested.nodes)
+        attempt = attempt.of(found)
+        attempt.creating.path = attempt.path
         seen = _follow(attempt, found, logs, limits, adopted=adopted)
         if isinstance(seen, Resize):
             change = seen
@@ -148,7 +149,7 @@ def _through_all_sizes(
             seen.status.phase is Phase.FAILED
             and not seen.deleted
             and losses < attempt.job.max_restarts
-            and (loss := elastic.after_loss(attempt.job, seen.replicas))
+            and (loss := elastic.after_loss(attempt.job, seen.replicas, seen.stuck))
         ):
             change, losses = loss, losses + 1
         else:
@@ -160,7 +161,7 @@ def _through_all_sizes(
 def _resized(attempt: Attempt, found: Object, change: Resize) -> Object:
     """The job, created again; if it cannot have more pods than before, with as many as before."""
     attempt.say(f"{change.why}: removing {attempt.title} to create it again")
-    remove(attempt, found)
+    attempt = remove(attempt, found)
     try:
         return adopt_or_create(attempt.sized(change.most), change.nodes)[0]
     except PreflightFailed as error:

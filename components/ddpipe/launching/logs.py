@@ -63,7 +63,7 @@ class Logs:
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.cluster, self.pods = cluster, pods
-        self.reports = Reports()
+        self.reports, self.lines = Reports(), 0
         self._write, self._ranks, self._say = write, ranks, say
         self._followed: dict[str, PodLog] = {}
         self._failed: dict[str, _LastLines] = {}
@@ -98,6 +98,7 @@ class Logs:
         """Write one line, and keep what may be needed of it."""
         if line.finished:
             tail.append(line.text)
+        self.lines += 1
         self.reports.take(rank, line.text, float(line.time[0]) if line.time else time())
         self._write(f"[{rank}] {line.text}")
 

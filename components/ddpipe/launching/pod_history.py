@@ -145,12 +145,12 @@ class PodHistory:
         return [replica for uid, replica in self._seen.items() if uid in new]
 
     def stuck(self, now: float) -> Replica | None:
-        """A pod that is still terminating long after its grace period: its node may be lost."""
+        """A pod that is terminating on a silent node, or still is long after its grace period."""
         replicas = self._present.replicas if self._present else ()
         present = [replica for replica in replicas if replica.is_terminating]
         self._terminating = {item.uid: self._terminating.get(item.uid, now) for item in present}
         limits = {item.uid: self._terminating[item.uid] + item.grace + STUCK_SECONDS for item in present}
-        return next((item for item in present if now > limits[item.uid]), None)
+        return next((item for item in present if item.is_unseen or now > limits[item.uid]), None)
 
     def _lost_replicas(self, found: Object, status: JobStatus) -> list[Replica]:
         gone: list[Replica] = []

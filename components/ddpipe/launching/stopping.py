@@ -37,6 +37,12 @@ _ANSWERED = 5
 _NOTICE = 0.15
 
 
+class Creating(Event):
+    """Set during a request to create the job, which a busy server may answer late."""
+
+    path = ""  # of the job that was created last, or is followed; empty before
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """What to delete, and for whom."""
@@ -44,8 +50,7 @@ class Target:
     path: str
     owner: Owner
     launcher: str | None = None  # path of this process's pod, if known; ignored if there is no such pod
-    # Set while a request to create the job is under way, which a busy server may answer late.
-    creating: Event = field(default_factory=Event)
+    creating: Creating = field(default_factory=Creating)
 
 
 @contextmanager
@@ -101,11 +106,12 @@ def _stop(cluster: Cluster, target: Target) -> str:
     while monotonic() - began < _GIVE_UP:
         # Before the server is asked: after its answer the request may end, and the job be there.
         is_creating = target.creating.is_set()
+        path = target.creating.path or target.path
         try:
-            found = cluster.get(target.path)
+            found = cluster.get(path)
             if owner_of(found) != target.owner:
                 return "stop requested; the job of this name has another owner and stays"
-            cluster.delete(target.path, found["metadata"]["uid"])
+            cluster.delete(path, found["metadata"]["uid"])
         except Refused as error:
             is_none = error.status == HTTPStatus.NOT_FOUND and not is_creating
             if is_none and monotonic() - began > _SETTLING:
@@ -115,7 +121,7 @@ def _stop(cluster: Cluster, target: Target) -> str:
         except ApiError:
             pass
         else:
-            return f"stop requested: {target.path.rpartition('/')[2]} is deleted"
+            return f"stop requested: {path.rpartition('/')[2]} is deleted"
         sleep(0.02)
     return "stop requested; the job could not be deleted, the API server does not answer"
 
@@ -165,7 +171,7 @@ def _is_terminated(cluster: Cluster, target: Target) -> bool:
         16:00:01  SIGTERM: the pod has a deletion time, as in a drain, but no next attempt will come
     """
     patient = cluster.patient(_ANSWERED)
-    for path in filter(None, (target.launcher, target.path)):
+    for path in filter(None, (target.launcher, target.creating.path or target.path)):
         with suppress(ApiError, LaunchError):
             found = patient.get(path)
             if run := run_of(found):

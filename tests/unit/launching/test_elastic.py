@@ -109,6 +109,56 @@ class Made:
         return launch(job, self.server, exists=lambda _: True, out=out), out.getvalue()
 
 
+# --- a node is lost ---------------------------------------------------------------------------------------
+
+AGAIN = replace(JOB, restart="OnFailure", again=1)
+SILENT = {"conditions": [{"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "True"}]}
+GOING = {"deletionTimestamp": "2026-01-01T00:00:42Z", "deletionGracePeriodSeconds": 30}
+
+
+def loses_a_node(server: FakeApiServer, found: dict[str, Any]) -> None:
+    """Its second pod can never be removed, as no kubelet confirms its end."""
+    going = {"status": SILENT, "metadata": {**GOING, "finalizers": ["the kubelet's"]}}
+    with_pods(server, found, worker1=going)
+    server.put(JOBS, reporting(found, "Running"))
+
+
+def test_a_job_on_a_lost_node_is_created_again_under_another_name() -> None:
+    """The pod that nobody can remove has the name that the operator would give to the new one."""
+    made = Made(loses_a_node, succeeds_again)
+    outcome, text = made.launched(replace(AGAIN, again=0))
+    assert (outcome.name, made.sizes) == (AGAIN.name, [2, 2])
+    assert AGAIN.name == f"{JOB.name[:-2]}-1"
+    assert "worker-1 was lost with its node n1: removing" in text
+    assert f"created PyTorchJob team/{AGAIN.name}" in text
+    with pytest.raises(Refused, match="404"):
+        made.server.get(f"{JOBS}/{AGAIN.name}")
+
+
+def succeeds_again(server: FakeApiServer, found: dict[str, Any]) -> None:
+    for rank in ("worker-0", "worker-1"):
+        own = {"uid": f"again-{rank}", "ownerReferences": [{"uid": found["metadata"]["uid"]}]}
+        server.put(PODS, a_pod(AGAIN, rank, "Succeeded", state=ended(0), metadata=own))
+    server.put(JOBS, reporting(found, "Succeeded"))
+
+
+def test_a_job_under_another_name_is_found_by_the_next_launcher() -> None:
+    made = Made()
+    found = an_object(AGAIN)
+    found["metadata"]["annotations"][SPEC] = an_object(replace(AGAIN, again=0))["metadata"]["annotations"][
+        SPEC
+    ]
+    succeeds_again(made.server, made.server.put(JOBS, found))
+    outcome, text = made.launched(replace(AGAIN, again=0))
+    assert (outcome.name, outcome.adopted) == (AGAIN.name, True)
+    assert f"adopted PyTorchJob team/{AGAIN.name}" in text
+
+
+def test_without_restarts_a_lost_node_is_a_failure() -> None:
+    with pytest.raises(ReplicaFailed, match="node n1 has not reported for 40 s or more"):
+        Made(loses_a_node).launched()
+
+
 # --- asked for --------------------------------------------------------------------------------------------
 
 

@@ -527,6 +527,58 @@ def test_a_pod_that_does_not_stop_terminating_ends_the_job() -> None:
         assert f"--force --grace-period=0 -n team {JOB.name}-worker-0" in error.seen
 
 
+UNSEEN = {"conditions": [{"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "True"}]}
+
+
+def test_a_node_that_does_not_report_is_named_at_once_and_once() -> None:
+    said: list[str] = []
+    silent = picture("pods", a_pod(JOB), a_pod(JOB, "worker-1", node="n2", status=UNSEEN))
+    assert looked_at(RUNS, BOTH, silent, 5, BOTH, say=said.append) is None
+    named = [text for text in said if "n2" in text]
+    assert named == [
+        "node n2 has not reported for 40 s or more, with worker-1 on it",
+        "node n2 reports again, or its pods are gone",
+    ]
+
+
+@pytest.mark.parametrize(("restart", "nodes"), [("Never", None), ("OnFailure", 2), ("ExitCode", 2)])
+def test_a_pod_that_leaves_a_silent_node_is_not_waited_for(restart: str, nodes: int | None) -> None:
+    job = replace(JOB, restart=restart)
+    lost = a_pod(JOB, "worker-1", node="n2", status=UNSEEN, metadata=GOING)
+    found = looked_at(RUNS, BOTH, picture("pods", a_pod(JOB), lost), job=job)
+    assert "node n2 has not reported" in failure_of(found).seen
+    assert isinstance(found, Ended)
+    again = elastic.after_loss(job, found.replicas, found.stuck)
+    assert (again and again.nodes) == nodes
+
+
+@pytest.mark.parametrize("restart", ["Never", "OnFailure"])
+@pytest.mark.parametrize("is_quiet", [True, False])
+def test_ranks_that_wait_for_one_that_began_again_with_its_node_begin_again(
+    restart: str, *, is_quiet: bool
+) -> None:
+    job, logs = replace(JOB, restart=restart), Logs(a_server(), PODS, lambda _: None)
+    follower = Follower(a_server(), job, 2, BACKEND, UID, logs, print, Limits(job.limits), clock := Clock())
+    silent = picture("pods", a_pod(JOB), a_pod(JOB, "worker-1", status=UNSEEN))
+    back = picture("pods", a_pod(JOB), a_pod(JOB, "worker-1", container={"restartCount": 1}))
+    seen = None
+    for seconds, message in (
+        (0, RUNS),
+        (0, BOTH),
+        (0, silent),
+        (60, back),
+        (29, back),
+        (60, back),
+        (2, back),
+    ):
+        clock.now += seconds
+        logs.lines += not is_quiet or seconds == 29  # what it prints at its beginning
+        follower._observer.take(message)
+        assert seen is None
+        seen = follower._look()
+    assert isinstance(seen, Resize) == (is_quiet and restart != "Never")
+
+
 def test_a_pod_that_is_stuck_may_be_continued_without() -> None:
     found = looked_at(RUNS, BOTH, picture("pods", LEAVING, a_pod(JOB, "worker-1")), 100)
     assert isinstance(found, Ended)
