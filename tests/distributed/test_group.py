@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from group_ranks import come_as_rank
+from group_ranks import come_as_rank, join_twice
 from processes import free_port, until
+from torch.distributed import TCPStore
 from training_runs import PROCESSES, environment_of_rank
 
 from ddpipe.distributed.roll_call import _each_connection, _notice_silence
@@ -159,6 +160,21 @@ def test_a_rank_that_begins_again_ends_the_one_that_waits_for_its_former_self(tm
         until(lambda: "(stopped)" in Path(f"/proc/{former.pid}/status").read_text())
         started(1, "come along", "error-1.json")
         assert "a rank has begun again" in error_of(tmp_path, [waiting], 0)["seen"]
+
+
+@pytest.mark.slow
+def test_a_process_may_open_another_group_before_the_others_have_left_theirs(tmp_path: Path) -> None:
+    port = free_port()
+    agents = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    both = [environment_of_rank(rank, 2, port, tmp_path / f"error-{rank}.json") for rank in range(2)]
+    environments = [{**one, "TORCHELASTIC_USE_AGENT_STORE": "True"} for one in both]
+    processes = [PROCESSES.Process(target=join_twice, args=(one,)) for one in environments]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(SOON)
+    assert [process.exitcode for process in processes] == [0, 0]
+    del agents
 
 
 def test_connections_of_a_rank_notice_a_silent_peer() -> None:

@@ -30,6 +30,20 @@ def come_as_rank(
     run_rank(body)
 
 
+def join_twice(environment: dict[str, str]) -> None:
+    """Open two groups, one after the other; rank 0 stays in the first for longer than the others."""
+    os.environ.clear()
+    os.environ.update(environment)
+
+    def body() -> None:
+        for _ in range(2):
+            with process_group() as world:
+                world.barrier()
+                time.sleep(2 if world.is_main else 0)
+
+    run_rank(body)
+
+
 def stall_here(_world: World) -> None:
     time.sleep(FOREVER)
 

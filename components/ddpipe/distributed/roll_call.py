@@ -24,9 +24,10 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import cast
 from uuid import uuid4
@@ -42,9 +43,9 @@ ANSWER = 2.0
 for killed ranks ten times a second: it finds one before another rank reports it."""
 
 GRACE = 10.0  # seconds that a rank has to end by itself when the store is gone: rank 0 may just be faster
-_SILENCE = (
-    120  # seconds after which a connection is closed: Kubernetes gives up a lost machine's pods after 100
-)
+# Seconds after which a silent connection is closed; Kubernetes gives up a lost machine's pods after 100.
+_SILENCE = 120
+_HEX = 32  # digits of a random name
 FRAMES = 2  # how many of the innermost calls of a stuck rank are reported
 
 
@@ -72,6 +73,7 @@ class _Host:
         self._store, self._size, self._facts = store, size, facts
         self._name, self._counted = uuid4().hex, 0
         self._unanswered: list[int] = []
+        self._processes: set[str] = set()
         self._channel = PrefixStore(self._name, store)
 
     def receive(self, deadline: float) -> RollCall:
@@ -91,7 +93,7 @@ class _Host:
                 raise _error_for_mismatch(0, self._size, problems)
             if not missing:
                 self._channel.set("verdict", "[]")
-                return RollCall(self._channel, 0, self._size, self._counted)
+                return RollCall(self._channel, 0, self._size, self._counted, self._processes)
             time.sleep(POLL)
 
     def _answer(self) -> None:
@@ -100,7 +102,9 @@ class _Host:
         self._counted = counted
         # A request is counted before it is written, and its writer may die in between.
         for number in [one for one in self._unanswered if self._store.check([f"request/{one}"])]:
-            self._store.set(f"answer/{self._store.get(f'request/{number}').decode()}", self._name)
+            token = self._store.get(f"request/{number}").decode()
+            self._store.set(f"answer/{token}", self._name)
+            self._processes.add(token[:_HEX])
             self._unanswered.remove(number)
 
     def _differences(self, other: int) -> list[str]:
@@ -109,7 +113,7 @@ class _Host:
 
 def _enter(store: Store, rank: int, size: int, facts: Mapping[str, str], deadline: float) -> RollCall:
     """Join as a rank other than 0: request the name of this start, write the facts, read the verdict."""
-    token = uuid4().hex
+    token = _process(os.getpid()) + uuid4().hex
     try:
         store.set(f"request/{store.add('requests', 1)}", token)
         store.wait([f"answer/{token}"], _until(deadline))
@@ -148,10 +152,12 @@ def _error_for_mismatch(rank: int, size: int, problems: list[str]) -> TrainingEr
 class RollCall:
     """The ranks of one process group, as they are known through the store that these ranks alone share."""
 
-    def __init__(self, store: PrefixStore, rank: int, size: int, requests: int = 0) -> None:
-        """For `meet`."""
-        self.store, self._rank, self._size, self._requests = store, rank, size, requests
-        self._cause = ""
+    def __init__(
+        self, store: PrefixStore, rank: int, size: int, requests: int = 0, processes: Collection[str] = ()
+    ) -> None:
+        """For `meet`; rank 0 knows how many requests there were, and of which processes."""
+        self.store, self._rank, self._size = store, rank, size
+        self._requests, self._processes, self._cause = requests, processes, ""
         self._others = [other for other in range(size) if other != rank]
 
     @contextmanager
@@ -170,7 +176,7 @@ class RollCall:
                     if store.check(["roll-call"]):
                         store.set(f"here/{self._rank}", _doing(worker))
                         return
-                    if self._rank == 0 and store.underlying_store.add("requests", 0) > self._requests:
+                    if self._rank == 0 and self._has_newcomer(store.underlying_store):
                         cause, grace = "a rank has begun again, and waits for all others", 0.0
                         break
             if not ended.wait(grace):
@@ -207,6 +213,13 @@ class RollCall:
             time.sleep(ANSWER)
         return found[0] if found else "rank 0, or the process with the ranks' store, does not answer any more"
 
+    def _has_newcomer(self, store: Store) -> bool:
+        """Whether another process wants to meet; those that are here may open another group."""
+        new = (f"request/{one + 1}" for one in range(self._requests, store.add("requests", 0)))
+        return any(
+            store.check([key]) and store.get(key).decode()[:_HEX] not in self._processes for key in new
+        )
+
     def _absent(self) -> str:
         silent = [other for other in self._others if not self.store.check([f"here/{other}"])]
         if silent:
@@ -219,6 +232,12 @@ class RollCall:
             return "all ranks answer: the network between them failed"
         places = [f"rank {other} at {self.store.get(f'here/{other}').decode()}" for other in stuck]
         return f"{_names(stuck)} answered but did not keep up: {'; '.join(places)}"
+
+
+@cache
+def _process(_pid: int) -> str:
+    """A name of this process that no other one has; a forked one has a number of its own."""
+    return uuid4().hex
 
 
 def _each_connection(do: Callable[[socket.socket], object]) -> None:
