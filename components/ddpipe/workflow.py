@@ -148,10 +148,12 @@ def train(
 def _train_here(run: Run, dataset: str, recipe: Recipe, options: TrainOptions) -> None:
     from ddpipe.jobs.options import Restart
     from ddpipe.processes.local import run_local
+    from ddpipe.processes.progress import followed
 
     arguments = ["--dataset", dataset, "--output", run.training, "--recipe", recipe.to_json()]
     restarts = options.max_restarts if options.restart != Restart.NEVER else 0
-    run_local("ddpipe.train", arguments, options.processes_per_pod, restarts)
+    with followed(lambda: open_store(run.training).read("progress.txt")):
+        run_local("ddpipe.train", arguments, options.processes_per_pod, restarts)
 
 
 def dataset_of(run: Run, dataset: str, store: str) -> str:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import html
 import importlib
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from ddpipe.notebook.folder import OUTCOME, Launch, SealedResult, verified
 from ddpipe.notebook.machine import Machine
 from ddpipe.notebook.packing import unpacked_value
 from ddpipe.parameters import refuse
+from ddpipe.processes.progress import is_notebook
 from ddpipe.processes.reports import Reported, Reports
 from ddpipe.storage import Store
 
@@ -240,8 +240,7 @@ class Display:
 
     def show(self, picture: Callable[[], str], *, last: bool = False) -> None:
         """Update the output, at most once a second."""
-        python = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-        if not hasattr(python, "kernel") or (time.monotonic() < self._next and not last):
+        if not is_notebook() or (time.monotonic() < self._next and not last):
             return
         shell: Any = importlib.import_module("IPython.display")  # only notebooks have it
         self._next = time.monotonic() + _INTERVAL

@@ -22,8 +22,10 @@ from typing import Any
 
 from ddpipe.errors import DdpipeError, Interrupted, ParameterError, ReplicaFailed, TrainingError, from_dict
 from ddpipe.processes.machine import LAUNCHED, cpus, first_killed, on_stop
+from ddpipe.processes.progress import widget_bar
 
 _TORCHRUN = (sys.executable, "-m", "ddpipe.torchrun", "--standalone")
+REPORTS = "DDPIPE_REPORT_SECONDS"  # of a training: how often it reports, where a notebook follows
 _STDERR = 2  # the file itself: a notebook's sys.stderr has none
 _LAST_LINES = 20
 _FAILED = re.compile(r"rank +: (\d+) .*\n.*exitcode +: (\d+)")
@@ -80,7 +82,8 @@ def _run(program: Sequence[str], processes: int, max_restarts: int = 0, *, is_ow
 
 def _environment(processes: int) -> dict[str, str]:
     threads = {"OMP_NUM_THREADS": str(max(1, cpus() // processes))}
-    return {**threads, **os.environ, "DDPIPE_PARENT": str(os.getpid()), LAUNCHED: str(time.time())}
+    reports = {REPORTS: "1"} if widget_bar() else {}
+    return {**threads, **reports, **os.environ, "DDPIPE_PARENT": str(os.getpid()), LAUNCHED: str(time.time())}
 
 
 def _first_error(folder: Path, stderr: str, code: int, *, is_shown: bool, is_stopped: bool) -> DdpipeError:

@@ -17,7 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,9 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from ddpipe.distributed import World
+from ddpipe.processes.local import REPORTS
 from ddpipe.processes.machine import cpus
+from ddpipe.processes.progress import TRAINING_BAR, TimeLeft
 from ddpipe.processes.reports import report_line
 from ddpipe.storage import Store
 from ddpipe.train.constants import (
@@ -53,16 +55,8 @@ _LARGE = 1000  # numbers from here on are shown by their powers of ten
 _log = logging.getLogger(__name__)
 
 
-class _Bar(tqdm):  # type: ignore[type-arg]  # generic in its stubs only
-    """A bar that is given the time left: what tqdm makes of the first steps is far from it."""
-
-    seconds_left: float | None = None
-
-    @property
-    def format_dict(self) -> MutableMapping[str, Any]:
-        """With the time left, which is unknown at first."""
-        left = "?" if self.seconds_left is None else self.format_interval(self.seconds_left)
-        return {**super().format_dict, "left": left}
+class _Bar(TimeLeft, tqdm):  # type: ignore[type-arg]  # generic in its stubs only
+    """On a terminal."""
 
 
 class Journal:
@@ -80,14 +74,16 @@ class Journal:
         """Keep event files in `folder` until they are uploaded; resume at `step`, with so much work done."""
         self._store, self._uploads = store, uploads
         self._folder = folder
-        self._next_report = time.monotonic() + REPORT_SECONDS
-        self._next_line = self._next_report + LINE_SECONDS - REPORT_SECONDS
+        self._every = float(os.environ.get(REPORTS, REPORT_SECONDS))
+        self._score: dict[str, float] = {}
+        self._next_report = time.monotonic() + self._every
+        self._next_line = time.monotonic() + LINE_SECONDS
         # What an earlier process wrote about later steps is void: it died before they were saved.
         self._events = SummaryWriter(str(folder), purge_step=step + 1)
         self._bar = _Bar(
             total=done[1],
             initial=done[0],
-            bar_format="{percentage:3.0f}%|{bar}| {elapsed}<{left}{postfix}",
+            bar_format=TRAINING_BAR,
             dynamic_ncols=True,
             file=sys.stdout,
             disable=not sys.stdout.isatty(),
@@ -99,9 +95,9 @@ class Journal:
         self._bar.update(done - self._bar.n)
         now = time.monotonic()
         if now >= self._next_report:
-            self._next_report = now + REPORT_SECONDS
+            self._next_report = now + self._every
             share = done / max(1, total)
-            line = report_line({"progress": share, "step": step, "seconds_left": seconds_left})
+            line = report_line({"progress": share, "step": step, **self._score, "seconds_left": seconds_left})
             self._upload("progress.txt", line.encode())
             if self._bar.disable and now >= self._next_line:
                 self._next_line = now + LINE_SECONDS
@@ -128,9 +124,8 @@ class Journal:
             self._next_line = time.monotonic() + LINE_SECONDS
             _log.info("%s", progress(record, epochs))
         scores = [name for name in record if name.startswith("validation_") and name != "validation_loss"]
-        self._bar.set_postfix_str(
-            ", ".join(f"{name.removeprefix('validation_')} {_short(record[name])}" for name in scores[:1])
-        )
+        self._score = {name.removeprefix("validation_"): record[name] for name in scores[:1]}
+        self._bar.set_postfix_str(", ".join(f"{name} {_short(value)}" for name, value in self._score.items()))
 
     def _upload(self, key: str, content: bytes) -> None:
         self._uploads.put(key, partial(self._store.write, key, content))

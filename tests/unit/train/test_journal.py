@@ -115,7 +115,7 @@ def test_long_epochs_have_lines_in_between(
     with caplog.at_level(logging.INFO):
         journal_of_a_training(tmp_path)
     assert "progress=0.3 step=2" in caplog.messages
-    assert (tmp_path / "progress.txt").read_text() == "progress=1 step=6 seconds_left=83"
+    assert (tmp_path / "progress.txt").read_text() == "progress=1 step=6 accuracy=0.75 seconds_left=83"
 
 
 def test_every_epoch_is_one_line_of_json(tmp_path: Path) -> None:
