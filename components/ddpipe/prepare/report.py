@@ -98,7 +98,8 @@ def proportions(shapes: Sizes, encoding: Mapping[str, Any]) -> Iterator[Mapping[
         image = image * ((frame / image).min() if "fit" in encoding else (frame / image).max())
         unit = BOX / max(*frame, *image)
         yield {
-            "size": shown_size(size) + (f" and {len(others):,} other size{'s' * (len(others) > 1)}" if others else ""),
+            "size": shown_size(size)
+            + f" and {len(others):,} other size{'s'[: len(others) - 1]}" * bool(others),
             "count": bar.total(),
             "share": bar.total() / most,
             "frame": tuple((frame * unit).round(1).tolist()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os.path
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -126,7 +127,11 @@ class PrepareSpec(Parameters):
         """The dataset's name: by default that of the folder or file, or of a source that names its images."""
         if self.dataset_name or not self.source_path or self.source in {*BUILT_IN, *DOWNLOADS}:
             return self.dataset_name or (DIGITS if self.source == AUTO else self.source)
-        path = self.source_path if "://" in self.source_path else str(Path(self.source_path).absolute())
+        path = (
+            self.source_path
+            if "://" in self.source_path
+            else os.path.normpath(Path(self.source_path).absolute())
+        )
         last = _SUFFIX.sub("", path.rstrip("/").rpartition("/")[2].lower())
         return re.sub(r"[^a-z0-9._-]+", "-", last).strip("-._")[:63] or self.source
 
@@ -140,7 +145,11 @@ class PrepareSpec(Parameters):
         """Where the raw data lies, without what an address may hold of secrets, and its table."""
         if not self.source_path:
             return {}
-        folder = self.source_path if "://" in self.source_path else str(Path(self.source_path).absolute())
+        folder = (
+            self.source_path
+            if "://" in self.source_path
+            else os.path.normpath(Path(self.source_path).absolute())
+        )
         is_whole = "://" in self.table or self.table.startswith("/")
         table = self.table if is_whole else f"{folder.rstrip('/')}/{self.table}"
         shown = {"location": folder, **({"table": table} if self.source == "csv" else {})}

@@ -133,6 +133,7 @@ def test_an_unknown_choice_lists_the_choices_one_per_line() -> None:
     [
         ("s3://key:secret@bucket/data?token=1", "", {"location": "s3://bucket/data"}),
         ("/data/photos", "", {"location": "/data/photos"}),
+        ("/data/photos/../faces/", "", {"location": "/data/faces"}),
         ("/data", "a.csv", {"location": "/data", "table": "/data/a.csv"}),
         ("", "", {}),
     ],
