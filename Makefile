@@ -111,10 +111,10 @@ UV_COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --g
 	--no-emit-index-url --no-header --no-annotate
 lock: $(INSTALLED) ## resolve the dependencies in pyproject.toml again into requirements*.txt
 	@$(UV_COMPILE) pyproject.toml --upgrade --extra all --group dev --output-file requirements.txt
-	@$(UV_COMPILE) pyproject.toml --extra pipelines --extra register --constraint requirements.txt \
+	@$(UV_COMPILE) pyproject.toml --extra pipelines --extra register --extra mlflow --constraint requirements.txt \
 		--output-file requirements-launcher.txt
-	@$(UV_COMPILE) pyproject.toml --extra train --extra register --extra pipelines --constraint requirements.txt \
-		--output-file requirements-trainer.txt
+	@$(UV_COMPILE) pyproject.toml --extra train --extra register --extra pipelines --extra mlflow \
+		--constraint requirements.txt --output-file requirements-trainer.txt
 	@$(UV_COMPILE) pyproject.toml --extra serve --constraint requirements.txt --output-file requirements-predictor.txt
 	@printf 'torch\ntorchvision\n' | $(UV_COMPILE) - --constraint requirements.txt --output-file requirements-torch.txt
 	@echo hatchling | $(UV_COMPILE) - --upgrade --output-file requirements-build.txt

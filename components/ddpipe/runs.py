@@ -28,6 +28,7 @@ from ddpipe.errors import (
 from ddpipe.parameters import Parameters, parameter
 from ddpipe.storage import Store, open_store
 from ddpipe.storage.base import LEASE, held_folders
+from ddpipe.tracker import tracked
 
 _log = logging.getLogger(__name__)
 
@@ -151,13 +152,20 @@ class Run:
             open_store(self.uri).write(f"steps/{name}.json", json.dumps(record, indent=1).encode())
 
         _log.info("%s: started", name)
-        try:
-            yield facts
-        except DdpipeError as error:
-            if not isinstance(error, InputError) or self.has_begun:
-                write(status="failed", error=error.as_dict())
-            raise
-        write(status="succeeded")
+        with tracked(self.uri) as tracker:
+            if tracker.is_on and self.has_begun:
+                tracker.status("RUNNING")
+            try:
+                yield facts
+            except DdpipeError as error:
+                if not isinstance(error, InputError) or self.has_begun:
+                    write(status="failed", error=error.as_dict())
+                    tracker.facts(name, {**facts, "error": str(error)})
+                    tracker.status("KILLED" if isinstance(error, Interrupted) else "FAILED")
+                raise
+            write(status="succeeded")
+            tracker.facts(name, {**facts, "seconds": round(time.monotonic() - clock, 3)})
+            tracker.status("FINISHED")
         _log.info("%s: done in %.1f s", name, time.monotonic() - clock)
 
     @property

@@ -19,6 +19,7 @@ from ddpipe.parameters import AUTO
 from ddpipe.runs import Run
 from ddpipe.steps import TrainOptions
 from ddpipe.storage import exists, open_store, write_uri
+from ddpipe.tracker import LONG, tracked
 
 if TYPE_CHECKING:
     from ddpipe.data.manifest import DatasetManifest
@@ -281,6 +282,7 @@ def _offer(run: Run, keys: list[str], package: ModelPackage) -> None:
 
 def _publish_report(run: Run, *, exported: bool = False, gated: bool = False) -> None:
     from ddpipe.evaluate.report import gather, render
+    from ddpipe.model.package import FORMAT as PACKAGE
 
     seconds = {record["step"]: record["seconds"] for record in run.steps()}
     package = run.origin("export").model if exported else None
@@ -295,7 +297,12 @@ def _publish_report(run: Run, *, exported: bool = False, gated: bool = False) ->
         gate_uri=run.gate if gated else None,
         data_page=run.data_report.rpartition("/")[2] if "://" not in run.uri else "",
     )
-    write_uri(run.report, render(record).encode())
+    page = render(record).encode()
+    write_uri(run.report, page)
+    with tracked(run.uri, LONG) as tracker:
+        tracker.files("", ["report.html"], lambda _: page)
+        if package:
+            tracker.files("model", [*PACKAGE.open(package).sha256, PACKAGE.seal], open_store(package).read)
 
 
 def training_record(run: Run) -> dict[str, Any]:

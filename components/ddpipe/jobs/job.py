@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -43,6 +43,8 @@ class TrainingJob(LaunchOptions):
     # Variables that who may read pods must not see: the job owns a Secret with them.
     hidden: Mapping[str, str] = field(default_factory=dict, repr=False)
     again: int = 0  # how often it was created under a new name, as pods of a lost node keep the name before
+    # Variables of the pods that say where the run is tracked; a retry may have others.
+    tracker: Sequence[Mapping[str, Any]] = ()
 
     @property
     def name(self) -> str:

@@ -136,7 +136,8 @@ def adopt_or_create(attempt: Attempt, unseen: int | None = None) -> tuple[Object
     schema = spec_schema(cluster, backend.resource, needed=backend.needs_schema)
     # The cluster deletes the job with its run.
     owners = owner_references(cluster, attempt.job.namespace)
-    spec = backend.manifest(attempt.requested, schema)["metadata"]["annotations"][SPEC]
+    requested = replace(attempt.requested, tracker=())
+    spec = backend.manifest(requested, schema)["metadata"]["annotations"][SPEC]
     while True:
         found = attempt.find_any()
         if found is None:

@@ -42,7 +42,7 @@ from ddpipe.launching.deadlines import Limits
 from ddpipe.launching.elastic import Resize
 from ddpipe.launching.following import Ended, Follower
 from ddpipe.launching.logs import Logs
-from ddpipe.launching.ownership import own_pod_path
+from ddpipe.launching.ownership import own_pod_path, tracker_variables
 from ddpipe.launching.preflight import candidates, choose
 from ddpipe.launching.progress import Output
 from ddpipe.launching.stopping import Target, deletes_on_stop
@@ -86,6 +86,7 @@ def launch(
     title = f"job {job.namespace}/{job.name}"
     try:
         kind = wrap(choose(cluster, job, kinds, output.say))
+        job = replace(job, tracker=tracker_variables(cluster))
         attempt = Attempt(cluster, job, job, kind, output.say)
         title = attempt.title
         target = Target(attempt.path, job.owner, own_pod_path(), attempt.creating)

@@ -14,6 +14,7 @@ import re
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
@@ -25,7 +26,7 @@ from ddpipe.jobs.backend import all_backends
 from ddpipe.jobs.job import KEEP, MANAGED, PIPELINE, RUN, Owner, label_value, owner_of
 from ddpipe.jobs.options import Keep
 from ddpipe.jobs.status import Phase, true_conditions
-from ddpipe.kube.cluster import Cluster, Refused, is_served, pages, readable
+from ddpipe.kube.cluster import ApiError, Cluster, Refused, is_served, pages, readable
 from ddpipe.kube.resources import JOBS, PODS, WORKFLOWS, Object, Resource
 from ddpipe.kube.retrying import delete
 from ddpipe.launching.logs import progress_of
@@ -33,6 +34,8 @@ from ddpipe.processes.reports import Reported
 
 # Seconds for which a request is retried while the server is busy or away.
 _PATIENCE = 20.0
+# What MLflow's variables may say in the open.
+_PLAIN = re.compile("MLFLOW_(EXPERIMENT_(ID|NAME)|RUN_ID|TRACKING_(AUTH|INSECURE_TLS|URI)|WORKSPACE)")
 _NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 # Controllers that outlive any run: a notebook server's, say.
 _SERVICES = {"ReplicaSet", "StatefulSet", "DaemonSet"}
@@ -193,6 +196,20 @@ def own_pod_path() -> str | None:
     )
     namespace = os.environ.get("POD_NAMESPACE") or (_NAMESPACE.read_text().strip() if inside else "")
     return PODS.path(namespace, name) if name and namespace else None
+
+
+def tracker_variables(cluster: Cluster) -> list[Mapping[str, Any]]:
+    """MLflow's variables of this process, for the pods of its job: credentials only as secrets' keys."""
+    if not os.environ.get("MLFLOW_TRACKING_URI"):
+        return []
+    path, own = own_pod_path(), None
+    with suppress(ApiError):
+        own = readable(lambda: cluster.get(path)) if path else None
+    containers = own["spec"]["containers"] if own else ()
+    entries = [entry for one in containers for entry in one.get("env", ()) if "valueFrom" in entry]
+    referred = {entry["name"]: entry for entry in entries if entry["name"].startswith("MLFLOW_")}
+    plain = {name: value for name, value in os.environ.items() if _PLAIN.fullmatch(name) and "@" not in value}
+    return list({**{name: {"name": name, "value": plain[name]} for name in plain}, **referred}.values())
 
 
 def failed_steps(cluster: Cluster) -> list[str] | None:

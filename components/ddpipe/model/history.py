@@ -14,6 +14,7 @@ import json
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -33,6 +34,7 @@ from ddpipe.model.package import FORMAT, ModelPackage
 from ddpipe.model.typed import typed
 from ddpipe.storage import ObjectInfo, Store, open_store
 from ddpipe.storage.sealed import sha256, to_json
+from ddpipe.tracker import tracked
 
 _log = logging.getLogger(__name__)
 
@@ -213,6 +215,10 @@ class NamedModel:
                 f"compared with {against or 'none'}",
                 do="Compare it with the new champion: run the gate, or the command, again.",
             )
+        with suppress(NoSuchObject, KeyError):  # a version of before, or from elsewhere
+            origin = json.loads(open_store(version.uri).read(ORIGIN))["run"]
+            with tracked(origin, given="") as tracker:
+                tracker.champion(f"{self.name}@{version.version}")
         return made
 
     def rollback(self, reason: str = "") -> Promotion:

@@ -34,6 +34,7 @@ from ddpipe.processes.machine import cpus
 from ddpipe.processes.progress import TRAINING_BAR, TimeLeft
 from ddpipe.processes.reports import report_line
 from ddpipe.storage import Store
+from ddpipe.tracker import Tracker, tracked
 from ddpipe.train.constants import (
     LINE_SECONDS,
     NEXT_REPORT,
@@ -70,9 +71,10 @@ class Journal:
         *,
         step: int,
         done: tuple[int, int],
+        tracker: Tracker,
     ) -> None:
         """Keep event files in `folder` until they are uploaded; resume at `step`, with so much work done."""
-        self._store, self._uploads = store, uploads
+        self._store, self._uploads, self._tracker = store, uploads, tracker
         self._folder = folder
         self._every = float(os.environ.get(REPORTS, REPORT_SECONDS))
         self._score: dict[str, float] = {}
@@ -120,6 +122,7 @@ class Journal:
         for path in self._folder.iterdir():
             self._upload(f"tensorboard/{path.name}", path.read_bytes())
         self._upload("metrics.jsonl", lines)
+        self._tracker.epochs(history)
         if self._bar.disable:
             self._next_line = time.monotonic() + LINE_SECONDS
             _log.info("%s", progress(record, epochs))
@@ -154,14 +157,21 @@ def _short(value: float) -> str:
 
 @contextmanager
 def keep_journal(
-    store: Store, uploads: Uploads | None, *, step: int, done: tuple[int, int]
+    store: Store,
+    uploads: Uploads | None,
+    *,
+    step: int,
+    done: tuple[int, int],
+    about: Callable[[Tracker], None] = lambda _: None,
 ) -> Iterator[Journal | None]:
-    """The journal on the rank that has uploads, None on the others."""
+    """The journal on the rank that has uploads, None on the others; `about` describes the training."""
     if not uploads:
         yield None
         return
-    with tempfile.TemporaryDirectory(prefix="ddpipe-") as folder:
-        journal = Journal(store, uploads, Path(folder), step=step, done=done)
+    run = store.uri.rpartition("/")[0]
+    with tempfile.TemporaryDirectory(prefix="ddpipe-") as folder, tracked(run) as tracker:
+        about(tracker)
+        journal = Journal(store, uploads, Path(folder), step=step, done=done, tracker=tracker)
         # A line of the log is written above the bar, not behind it.
         with logging_redirect_tqdm() if sys.stdout.isatty() else nullcontext():
             try:

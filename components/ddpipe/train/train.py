@@ -30,6 +30,7 @@ from ddpipe.model.package import load_package, surroundings
 from ddpipe.model.training_record import RECORD, RECORD_SCHEMA
 from ddpipe.runs import Run
 from ddpipe.storage import Store, open_store
+from ddpipe.tracker import Tracker
 from ddpipe.train.auto import ChosenRecipe
 from ddpipe.train.batches import images_seen
 from ddpipe.train.constants import COMPILED_DEVICES
@@ -117,7 +118,15 @@ def _trained(context: _Context, start: Start) -> bool:
             trainer.restore(start.checkpoint)
         _log_start(start, manifest, world, trainer)
         done = trainer.timetable.done(trainer.step)
-        with keep_journal(store, uploads, step=trainer.step, done=done) as journal:
+
+        def describe(tracker: Tracker) -> None:
+            values = recipe.shaping()
+            if choice.restarted:  # MLflow keeps the first value of a parameter
+                values["learning_rate_after_restart"] = values.pop("learning_rate")
+            used = (manifest.name, manifest.dataset_id, context.dataset)
+            tracker.training(used, values, saver.lineage if saver else {})
+
+        with keep_journal(store, uploads, step=trainer.step, done=done, about=describe) as journal:
             try:
                 trainer.run(journal, context.watch)
             except Diverged as problem:

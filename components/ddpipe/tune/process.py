@@ -29,6 +29,7 @@ from ddpipe.runs import Run
 from ddpipe.steps import TrainOptions
 from ddpipe.storage import open_store
 from ddpipe.storage.lease import lease
+from ddpipe.tracker import GIVEN
 from ddpipe.train.recipe import Recipe
 
 Record = Mapping[str, Any]
@@ -68,7 +69,8 @@ class TrialProcess:
         with log.open("wb") as out:
             process = subprocess.Popen(  # noqa: S603 - our own module, no shell
                 [sys.executable, "-m", "ddpipe.tune.process", *options, "--processes", str(work.processes)],
-                env={"OMP_NUM_THREADS": str(threads), **os.environ, PARENT: str(os.getpid())},
+                # In MLflow each trial is a run of its own.
+                env={"OMP_NUM_THREADS": str(threads), **os.environ, GIVEN: "", PARENT: str(os.getpid())},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
