@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from kfp_run import Run, connected, package_with_test_images, remove_experiment, remove_pipeline
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import FloatRect, Page, expect, sync_playwright
 from uploads import upload_tiles
 
 from ddpipe.kube.api import ApiServer
@@ -32,6 +32,9 @@ PATIENCE = 30_000
 """Milliseconds until the page has done what it was asked."""
 
 FORM, RUN = {"width": 860, "height": 2660}, {"width": 1400, "height": 760}
+PARAMETERS: FloatRect = {"x": 225, "y": 845, "width": 635, "height": 1160}
+"""The part of the form with ddpipe's fields for the cluster, the data and the storage."""
+
 TYPED = {"cluster_nodes": "2", "cluster_cpu": "500m", "cluster_memory": "2Gi", "cluster_step_memory": "2Gi"}
 TITLE = "digits on two pods"
 
@@ -56,9 +59,9 @@ class Ui:
         self.page.goto(f"{self.address}/#{path}")
         return self.page
 
-    def take(self, name: str) -> None:
+    def take(self, name: str, part: FloatRect | None = None) -> None:
         self.page.wait_for_load_state("networkidle")
-        self.page.screenshot(path=self.pictures / f"{name}.png", animations="disabled")
+        self.page.screenshot(path=self.pictures / f"{name}.png", animations="disabled", clip=part)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +103,7 @@ def form(ui: Ui, name: str, tmp_path_factory: pytest.TempPathFactory) -> Page:
     page.locator("#newPipelineName").fill(name)
     page.locator("#createNewPipelineOrVersionBtn").click()
     fill_in(page, name, TITLE, TYPED)
-    ui.take("form")
+    ui.take("form", PARAMETERS)
     return page
 
 
