@@ -76,6 +76,9 @@ def followed(read: Callable[[], bytes]) -> Iterator[None]:
     thread.start()
     try:
         yield
+        ended.set()
+        thread.join()
+        bar.seconds_left = 0.0
         bar.update(1 - bar.n)
     finally:
         ended.set()
