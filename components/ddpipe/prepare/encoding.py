@@ -143,7 +143,7 @@ def _deep(depth: int) -> dict[str, int]:
 
 def moments(image: Image.Image) -> Moments:
     """Moments as exact integers, so that they add up to the same statistics in any order on any machine."""
-    sums = np.array(image.histogram()).reshape(-1, 256) @ POWERS
+    sums = np.array(image.histogram(), np.int64).reshape(-1, 256) @ POWERS
     return (image.width * image.height, *sums.ravel().tolist())
 
 

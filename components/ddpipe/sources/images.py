@@ -34,7 +34,9 @@ CHANNELS = {b"P5": 1, b"P6": 3}  # of netpbm's kinds of image
 WRAPPING = re.compile(rb"(P5|P6) (\d{1,9}) (\d{1,9}) 255\n")  # what `wrapped` puts before the pixels
 ZEROS = 256  # bytes of 0 in a row that a decoder's input has only where something is missing
 FULL = 0.9  # share of a row's values that are not 0
-START_OF_SCAN, TABLES = 0xDA, 0xC4  # second bytes of a JPEG's markers
+START_OF_SCAN, TABLES, EXIF = 0xDA, 0xC4, 0xE1  # second bytes of a JPEG's markers
+FRAMES = (0xC0, 0xC1, 0xC2)  # those of the segments that hold its size
+FRAME = struct.Struct(">BHHB")  # bits, height, width, channels; and three bytes for each of these
 END = b"\xff\xd9"  # the marker at a JPEG's end
 LENGTHS = 16  # lengths that a JPEG's codes may have
 HEIC = re.compile(rb"....ftyp(?:he|mif1|msf1)", re.DOTALL)  # how photographs of telephones may begin
@@ -65,12 +67,25 @@ def _probed(data: bytes, reading: ReadOptions, depth: Callable[[Image.Image], in
     if _is_dicom(data):
         with _refused(data):
             return Probed(_dicom().size(data), 0)
+    if found := _plain_jpeg(data):
+        return Probed(found, 0)
     with _opened(data, reading) as image:
         width, height = image.size
         if image.getexif().get(ORIENTATION) in SIDEWAYS:
             width, height = height, width
         shape = (height, width, 1 if _is_gray(image) else 3)
         return Probed(shape, depth(image) if _is_deep(image) else 0)
+
+
+def _plain_jpeg(data: bytes) -> Shape | None:
+    """The shape of a JPEG that nothing turns: a tenth of the time in which Pillow opens it."""
+    head = _head(data)[0] if data.startswith(b"\xff\xd8\xff") else {}
+    frame = b"".join(head.get(kind, b"") for kind in FRAMES)
+    if EXIF in head or len(frame) < FRAME.size:
+        return None
+    bits, height, width, channels = FRAME.unpack_from(frame)
+    is_usual = bits == 8 and channels in {1, 3} and len(frame) == FRAME.size + 3 * channels  # noqa: PLR2004
+    return (height, width, channels) if is_usual and 0 < height * width <= LARGEST else None
 
 
 def decode(data: bytes, shape: Shape, depth: int = 0, reading: ReadOptions = DEFAULT) -> Image.Image:
@@ -96,6 +111,8 @@ def contain(
         _refuse_damage(file, data)
         factor = min(width / image.width, height / image.height)
         inner = scaled(image, (max(1, round(image.width * factor)), max(1, round(image.height * factor))))
+        if inner.size == (width, height) and inner is not image:  # which may have comments, to be left out
+            return inner
         result = Image.new(image.mode, (width, height), "white")
         result.paste(inner, (round((width - inner.width) / 2), round((height - inner.height) / 2)))
         return result
@@ -125,7 +142,9 @@ def as_jpeg(image: Image.Image, quality: int) -> bytes:
 
 def scaled(image: Image.Image, size: tuple[int, int]) -> Image.Image:
     """An image of mode L or RGB in this size, by `FILTER`: equal to Pillow's own, except for rounding."""
-    if Resizer is None or image.size == size:
+    if image.size == size:
+        return image
+    if Resizer is None:
         return image.resize(size, FILTER)
     result = Image.new(image.mode, size)
     Resizer().resize_pil(
@@ -268,18 +287,13 @@ def _refuse_damage(file: Image.Image, data: bytes) -> None:
 
 def _damage(file: Image.Image, data: bytes) -> str:
     """What is wrong with a JPEG that has no end, a hole, or one color where its last blocks are."""
-    place, codes = 2, b""
-    while data[place : place + 1] == b"\xff" and data[place + 1] != START_OF_SCAN:
-        length = int.from_bytes(data[place + 2 : place + 4])
-        if data[place + 1] == TABLES:
-            codes += _shortest_codes(data[place + 4 : place + 2 + length])
-        place += 2 + length
+    head, place = _head(data)
     hole = data.find(bytes(ZEROS), place)
-    if 0 <= hole < data.rfind(END, place) and any(codes):
+    if 0 <= hole < data.rfind(END, place) and any(_shortest_codes(head.get(TABLES, b""))):
         return f"it has a hole of zeros at byte {hole:,}"  # with these codes, no pixels give so many
     # Blocks without data repeat the last one's brightness. A quarter of a row: a smooth sky is not that even.
-    last = np.asarray(file.crop((file.width * 3 // 4, file.height - 1, file.width, file.height)))
-    if hole < 0 and data.rfind(END, place) >= 0 and not (last == last[0, 0]).all():
+    last = file.crop((file.width * 3 // 4, file.height - 1, file.width, file.height))
+    if hole < 0 and data.rfind(END, place) >= 0 and not last.getcolors(1):
         return ""
     import simplejpeg  # noqa: PLC0415 - few files need it
 
@@ -290,6 +304,17 @@ def _damage(file: Image.Image, data: bytes) -> str:
         is_sloppy = re.search(r"\b\d\d? extraneous bytes", text)  # some encoders leave a few before the end
         return text if text.startswith(("Corrupt", "Premature")) and not is_sloppy else ""
     return ""
+
+
+def _head(data: bytes) -> tuple[dict[int, bytes], int]:
+    """What a JPEG holds before its pixels, by the second byte of the marker, and where these begin."""
+    found, place = dict[int, bytes](), 2
+    while data[place : place + 1] == b"\xff" and place + 1 < len(data) and data[place + 1] != START_OF_SCAN:
+        kind = data[place + 1]
+        end = place + 2 + int.from_bytes(data[place + 2 : place + 4])
+        found[kind] = found.get(kind, b"") + data[place + 4 : end]
+        place = end
+    return found, place
 
 
 def _shortest_codes(tables: bytes) -> bytes:

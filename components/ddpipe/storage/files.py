@@ -102,12 +102,12 @@ class FileStore:
 
     def read(self, key: str) -> bytes:
         """The whole file."""
-        with self._reading(key):
-            return self.local_path(key).read_bytes()
+        with self._reading(key) as path:
+            return path.read_bytes()
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
         """A part of an object; see `Store.read_range`."""
-        with self._reading(key), self.local_path(key).open("rb") as file:
+        with self._reading(key) as path, path.open("rb") as file:
             file.seek(start)
             data = file.read(length)
         if len(data) < length:
@@ -143,8 +143,8 @@ class FileStore:
 
     def download(self, key: str, path: Path) -> None:
         """Put a copy of the object at `path`."""
-        with self._reading(key):
-            FileStore(path.parent).upload(self.local_path(key), path.name)
+        with self._reading(key) as found:
+            FileStore(path.parent).upload(found, path.name)
 
     def exists(self, key: str) -> bool:
         """Whether there is such a file."""
@@ -203,7 +203,7 @@ class FileStore:
         return self._root / key
 
     @contextmanager
-    def _reading(self, key: str) -> Iterator[None]:
+    def _reading(self, key: str) -> Iterator[Path]:
         path = self.local_path(key)
         try:
             mode = path.stat().st_mode
@@ -215,7 +215,7 @@ class FileStore:
                     seen="it is a FIFO, socket or device, not a file",
                     do="Give the path of a file.",
                 )
-            yield
+            yield path
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
             raise NoSuchObject(
                 what="an object is missing",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from contextlib import suppress
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 
 from ddpipe.data.manifest import Shape
 from ddpipe.sources import Unreadable
@@ -44,6 +45,23 @@ def test_color_has_three_channels(mode: str) -> None:
     red, green, blue = _pixels(data, (4, 6, 3))[0, 0]
     assert red > 200
     assert max(green, blue) < 60
+
+
+@pytest.mark.parametrize("turned", [0, 1, 6])
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
+def test_the_header_of_a_jpeg_is_read_as_pillow_reads_it(mode: str, progressive: bool, turned: int) -> None:
+    exif = Image.Exif()
+    exif[ORIENTATION] = turned or 1
+    more = {"comment": b"SOF", "progressive": progressive, **({"exif": exif} if turned else {})}
+    data = _file(Image.new(mode, (6, 4)), "JPEG", **more)
+    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+    assert probe(data).shape == (upright.height, upright.width, 1 if mode == "L" else 3)
+    for end in range(0, len(data) - 1, 9):  # wherever it is cut
+        with pytest.raises(Unreadable):
+            shrink(data[:end], 4)
+        with suppress(Unreadable):
+            assert probe(data[:end]) == probe(data)
 
 
 def test_gray_among_color_becomes_three_equal_channels() -> None:
