@@ -82,7 +82,8 @@ def _run_policy(job: TrainingJob, known: set[str]) -> dict[str, Any]:
         "ttlSecondsAfterFinished": job.finished_ttl,
     }
     if job.restart != Restart.NEVER:
-        policy["backoffLimit"] = job.max_restarts
+        # Every rank restarts with one; the operator adds them all up, and ends the job at this number.
+        policy["backoffLimit"] = job.max_restarts * job.nodes + 1
     if job.scheduling:
         policy["schedulingPolicy"] = dict(job.scheduling)
     return {"runPolicy": policy} if "runPolicy" in known else policy

@@ -18,6 +18,9 @@ decides; two attempts of one step, the first of which is evicted, and a third th
     this step's, with another spec     NameTaken: the run's inputs have changed
     this step's, active or succeeded   adopted
 
+The pods of a lost node can be neither ended nor removed, and may still run behind a cut network. The next job
+has another name, the same but for its end (-1, -2, …): launchers find it by the run's label.
+
 A job may need further objects, such as the service whose name its pods find each other by. The job is
 created first and owns them, so that the cluster deletes them with it. A launcher that dies between the two
 leaves pods that wait for each other; the next attempt creates what is missing.

@@ -75,7 +75,7 @@ def test_an_old_operator_gets_a_master_and_known_fields_only() -> None:
 
 def test_what_becomes_of_a_job_lies_where_its_operator_looks_for_it() -> None:
     job = a_job(restart=Restart.ON_FAILURE, max_restarts=2, finished_ttl=60)
-    policy = {"cleanPodPolicy": "Running", "ttlSecondsAfterFinished": 60, "backoffLimit": 2}
+    policy = {"cleanPodPolicy": "Running", "ttlSecondsAfterFinished": 60, "backoffLimit": 5}
     assert manifest(job)["spec"]["runPolicy"] == policy
     assert policy.keys().isdisjoint(manifest(job)["spec"])
     old = manifest(job, {"pytorchReplicaSpecs": {}})["spec"]
