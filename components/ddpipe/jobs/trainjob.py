@@ -78,7 +78,9 @@ def _conflicts(job: TrainingJob, schema: Object | None) -> Iterator[str]:
         yield "scheduling: gang scheduling is set up in the training runtime (podGroupPolicy)"
     if job.success == Success.RANK0 and job.keep == Keep.ALWAYS:
         yield "`success` rank0 with `keep` always: the other ranks would run forever"
-    kept = {name: getattr(job, name) for name in ("namespace", "image", "service_account", "deadlines")}
+    kept = {
+        name: getattr(job, name) for name in ("namespace", "image", "service_account", "deadlines", "again")
+    }
     plain = type(job)(owner=job.owner, **kept)
     without = list(_misfits(plain, schema))
     for path, value in _misfits(job, schema):

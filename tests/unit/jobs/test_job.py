@@ -134,9 +134,12 @@ def test_pods_end_by_themselves_after_all_deadlines(backend: Backend) -> None:
     assert "activeDeadlineSeconds" not in backend.pod(a_job())["spec"]
 
 
-def test_a_deadline_fits_trainjobs_that_have_no_place_for_it() -> None:
+@pytest.mark.parametrize("again", [0, 1])
+def test_a_deadline_fits_trainjobs_that_have_no_place_for_it(again: int) -> None:
     fields: dict[str, object] = {"serviceAccountName": {}, "tolerations": {}, "volumes": {}}
     of_2_0 = {"items": {"properties": fields}}
-    made = trainjob.manifest(a_job(deadlines={"finished": 60}), {"podSpecOverrides": of_2_0})
+    job = a_job(deadlines={"finished": 60}, again=again)
+    made = trainjob.manifest(job, {"podSpecOverrides": of_2_0})
+    assert made["metadata"]["name"] == job.name
     assert "activeDeadlineSeconds" not in str(made)
     assert "node.kubernetes.io/unreachable" in str(made)
