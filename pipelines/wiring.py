@@ -14,7 +14,7 @@ from ddpipe import form, validation
 from ddpipe.components import image_named
 from ddpipe.form import as_option, spelled
 from ddpipe.jobs.options import NO_SECRET
-from ddpipe.parameters import Parameter, Parameters, declared, parameter
+from ddpipe.parameters import Parameter, Parameters, declared, parameter, refuse
 from ddpipe.steps import Step
 
 HOUR, DAY = 3600, 24 * 3600
@@ -173,7 +173,17 @@ class Pipeline:
         Raises:
             ParameterError: A name is not a parameter of the pipeline.
         """
-        return form.filled(self.open, values)
+        places = {item.name: item for item in self.open}
+        unknown = [form.unknown(name, places) for name in values if name not in places]
+        refuse("the form cannot be filled in", unknown)
+        fields: dict[str, Any] = {}
+        for name, value in values.items():
+            item = places[name]
+            if item.alone:
+                fields[item.form] = value
+            else:
+                fields.setdefault(item.form, {})[name] = value
+        return fields
 
     def problems(self, fields: Mapping[str, Any]) -> list[str]:
         """Everything wrong with the fields of a form as a whole; fields left out have their defaults.
@@ -181,8 +191,10 @@ class Pipeline:
         Args:
             fields: Values of the right types, by the names of the fields.
         """
-        defaults = {item.name: item.default for item in self.parameters}
-        values, wrong = form.read(self.open, {**defaults, **fields})
+        fields = {**{item.name: item.default for item in self.parameters}, **fields}
+        objects = {one.name: fields[one.name] for one in form.objects(self.open)}
+        own = {item.name: item.read(fields[item.form]) for item in self.open if item.alone}
+        values, wrong = form.opened({**own, **objects}, self.open)
         settled = {name: "" for task in self.tasks for name in task.settled}
         groups = dict.fromkeys(group for task in self.tasks for group in task.step.groups)
         found = validation.problems(groups, {**settled, **values}, validation.set_in_form(values))

@@ -9,7 +9,7 @@ A function takes what the command of its name takes, as Python values, and raise
 from __future__ import annotations
 
 import html
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -17,32 +17,33 @@ from functools import cached_property
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from ddpipe import form, validation, workflow
+from ddpipe import form, workflow
 from ddpipe.data.versions import address
 from ddpipe.errors import Interrupted, ParameterError, ReplicaFailed, StoreError
 from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
 from ddpipe.export import ExportSpec
 from ddpipe.jobs import LOCAL
 from ddpipe.jobs.job import Owner
-from ddpipe.parameters import Between, Parameters, declared, parameter, refuse, with_declared
+from ddpipe.parameters import Between, Parameters, declared, parameter, with_declared
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.processes.machine import on_stop
 from ddpipe.runs import Run, RunOptions, removed_if_rejected
 from ddpipe.steps import (
     EVALUATE,
     EXPORT,
+    REUSE,
     TRAIN_ANYWHERE,
     VERSION,
     ReuseOptions,
     StoreOptions,
     TrainOptions,
-    use_endpoint,
 )
 from ddpipe.storage import open_store, read_uri
 from ddpipe.storage.lease import lease
 from ddpipe.train.presets import PresetOptions, recipe_of
 from ddpipe.train.recipe import Recipe
 from ddpipe.tune.study import best_recipe
+from ddpipe.validation import Settings, checked
 
 if TYPE_CHECKING:
     from ddpipe.prepare.prepare import Prepared
@@ -73,7 +74,7 @@ class VersionOptions(Parameters):
     dataset: str = parameter("", f"Dataset version to use instead of a source: {VERSION}.", common=True)
 
 
-_CHECKED = (
+CHECKED = (
     RunOptions,
     ReuseOptions,
     PrepareSpec,
@@ -86,7 +87,7 @@ _CHECKED = (
     StoreOptions,
 )
 # The parameters of a run on this machine.
-RUN_GROUPS = (LocalRunOptions, VersionOptions, *(one for one in _CHECKED if one is not TrainOptions))
+RUN_GROUPS = (LocalRunOptions, VersionOptions, *(one for one in CHECKED if one is not TrainOptions))
 _PREPARE = (PrepareSpec, StoreOptions)
 _OF_RUN = ("run_id", "run")
 
@@ -146,9 +147,8 @@ def run(path: str | PathLike[str] = "", **options: Any) -> Result:
         path: The raw data: a folder, a file or s3://bucket/prefix.
         options: Of the run.
     """
-    source = {"source_path": fspath(path)} if path else {}
-    given = _values("run", RUN_GROUPS, {**options, **source})
-    begun = planned(given, options)
+    given = _settings("run", CHECKED, _with_source(path, options), RUN_GROUPS)
+    begun = planned(given)
     with resumed_by("run", begun.run, given["run"]):
         found = begun.carry_out()
     scores = {name: score["value"] for name, score in found.metrics["test"].items()}
@@ -165,10 +165,7 @@ def prepare(path: str | PathLike[str] = "", **options: Any) -> Prepared:
     """
     from ddpipe.prepare.prepare import prepare as step
 
-    source = {"source_path": fspath(path)} if path else {}
-    given = _values("prepare", _PREPARE, {**options, **source})
-    refuse("prepare cannot start", validation.problems(_PREPARE, given, options))
-    return step(PrepareSpec.from_run_values(given))
+    return step(_settings("prepare", _PREPARE, _with_source(path, options)).of(PrepareSpec))
 
 
 @with_declared(*TRAIN_ANYWHERE.groups, without=("run_id", "dataset", "pipeline", "task_id", "step"))
@@ -179,9 +176,7 @@ def train(dataset: str, **options: Any) -> Result:
         dataset: The URI of its manifest, or its ID in the store or a unique prefix of it.
         options: Of the training.
     """
-    given = _values("train", TRAIN_ANYWHERE.groups, {**options, "dataset": dataset})
-    refuse("train cannot start", validation.problems(TRAIN_ANYWHERE.groups, given, options))
-    begun, record = train_alone(address(dataset, given["store"]), given, options)
+    begun, record = train_alone(_settings("train", TRAIN_ANYWHERE.groups, {**options, "dataset": dataset}))
     return Result(begun.uri, record["final"])
 
 
@@ -194,7 +189,7 @@ def evaluate(run: str | Result, **options: Any) -> Result:
         options: Of the evaluation.
     """
     begun, dataset, given = _begun("evaluate", EVALUATE.groups, run, options)
-    found = workflow.evaluate(begun, dataset, EvaluateSpec.from_run_values(given), given["network"])
+    found = workflow.evaluate(begun, dataset, given.of(EvaluateSpec), given["network"])
     return Result(begun.uri, found.headline())
 
 
@@ -207,34 +202,41 @@ def export(run: str | Result, **options: Any) -> Result:
         options: Of the model package.
     """
     begun, dataset, given = _begun("export", EXPORT.groups, run, options)
-    package = workflow.export(begun, dataset, given["network"], ExportSpec.from_run_values(given))
+    package = workflow.export(begun, dataset, given["network"], given.of(ExportSpec))
     return Result(begun.uri, {name: score.value for name, score in package.metrics.scores.items()})
 
 
-def _values(what: str, groups: tuple[type[Parameters], ...], given: Mapping[str, Any]) -> dict[str, Any]:
-    """All values of these groups: those that are given, and the defaults."""
-    items = {item.name: item for group in reversed(groups) for item in declared(group)}
-    refuse(f"{what} cannot start", [form.unknown(name, items) for name in given if name not in items])
+def _with_source(path: str | PathLike[str], options: Mapping[str, Any]) -> dict[str, Any]:
+    return {**options, **({"source_path": fspath(path)} if path else {})}
+
+
+def _settings(
+    what: str,
+    groups: tuple[type[Parameters], ...],
+    given: Mapping[str, Any],
+    known: tuple[type[Parameters], ...] = (),
+) -> Settings:
+    """All values of these groups: those that are given, out of the known ones, and the defaults."""
+    items = {item.name: item for group in reversed(known or groups) for item in declared(group)}
+    unknown = [form.unknown(name, items) for name in given if name not in items]
     values = {**{name: item.default for name, item in items.items()}, **given}
-    use_endpoint(values)
-    return values
+    return checked(f"{what} cannot start", groups, values, given, unknown)
 
 
 def _begun(
     what: str, groups: tuple[type[Parameters], ...], run: str | Result, options: Mapping[str, Any]
-) -> tuple[Run, str, dict[str, Any]]:
+) -> tuple[Run, str, Settings]:
     """The run of a step that follows training, its dataset, and the values of the step."""
     folder, _, name = run.uri.rpartition("/") if isinstance(run, Result) else ("", "", run)
-    given = _values(what, groups, {**options, **({"runs": folder} if folder else {}), "run": name})
-    refuse(f"{what} cannot start", validation.problems(groups, given, options))
-    begun = RunOptions.from_run_values(given).required
+    given = _settings(what, groups, {**options, **({"runs": folder} if folder else {}), "run": name})
+    begun = given.of(RunOptions).required
     return begun, workflow.dataset_of(begun, given["dataset"], given["store"]), given
 
 
-def chosen_recipe(values: Mapping[str, Any], given: Collection[str]) -> Recipe:
+def chosen_recipe(settings: Settings) -> Recipe:
     """The recipe of the preset or the study, with the hyperparameters that the user set."""
-    start = PresetOptions.from_run_values(values)
-    own = {item.name: values[item.name] for item in declared(Recipe) if item.name in given}
+    start = settings.of(PresetOptions)
+    own = {item.name: settings[item.name] for item in declared(Recipe) if item.name in settings.given}
     return recipe_of(start.preset, {**(best_recipe(start.recipe, own) if start.recipe else {}), **own})
 
 
@@ -243,35 +245,32 @@ def timed_name(title: str) -> str:
     return f"{title}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
 
 
-def planned(given: Mapping[str, Any], names: Collection[str]) -> RunPlan:
-    """The run that these values describe, of which the user set those that are named."""
-    refuse("the run cannot start", validation.problems(_CHECKED, given, names))
-    use_endpoint(given)
+def planned(given: Settings) -> RunPlan:
+    """The run that these settings describe."""
     data = data_of(given)
     title = data.name if isinstance(data, PrepareSpec) else "run"
     return RunPlan(
         Run.named(given["runs"], given["run"] or timed_name(title)),
         data,
-        chosen_recipe(given, names),
-        TrainOptions.from_run_values(given),
-        EvaluateSpec.from_run_values(given),
-        GateSpec.from_run_values(given),
-        ExportSpec.from_run_values(given),
-        reuse=ReuseOptions.from_run_values(given).reuse,
+        chosen_recipe(given),
+        given.of(TrainOptions),
+        given.of(EvaluateSpec),
+        given.of(GateSpec),
+        given.of(ExportSpec),
+        reuse=given["if_unchanged"] == REUSE,
     )
 
 
-def train_alone(dataset: str, given: Mapping[str, Any], names: Collection[str]) -> tuple[Run, dict[str, Any]]:
+def train_alone(given: Settings) -> tuple[Run, dict[str, Any]]:
     """Train as the only process that works on the run, and return the run and the record of its training."""
+    dataset = address(given["dataset"], given["store"])
     title = dataset.split("/")[-3]  # the URI ends with NAME/ID/manifest.json
-    run = RunOptions.from_run_values(given).named or Run.named(given["runs"], timed_name(title))
-    recipe = chosen_recipe(given, names)
-    options, reuse = TrainOptions.from_run_values(given), ReuseOptions.from_run_values(given).reuse
+    run = given.of(RunOptions).named or Run.named(given["runs"], timed_name(title))
+    recipe, options, reuse = chosen_recipe(given), given.of(TrainOptions), given["if_unchanged"] == REUSE
     # On a cluster, the name of the job already makes it unique.
     alone = lease(open_store(run.uri)) if options.backend == LOCAL else nullcontext()
     with removed_if_rejected(run.uri), alone:
-        owner = Owner.from_run_values(given)
-        return run, workflow.train(run, dataset, recipe, options, owner, reuse=reuse)
+        return run, workflow.train(run, dataset, recipe, options, given.of(Owner), reuse=reuse)
 
 
 @contextmanager
@@ -290,9 +289,9 @@ def resumed_by(parameter: str, begun: Run, given: str, command: str = "") -> Ite
         raise
 
 
-def data_of(given: Mapping[str, Any]) -> PrepareSpec | str:
+def data_of(given: Settings) -> PrepareSpec | str:
     """What to prepare, or the URI of a dataset version."""
-    spec = PrepareSpec.from_run_values(given)
+    spec = given.of(PrepareSpec)
     if not given["dataset"]:
         return spec.with_detected_source()
     if spec != replace(PrepareSpec(), store=spec.store):

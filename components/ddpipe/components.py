@@ -8,13 +8,10 @@
             prepared = prepare(source="folder", source_path=photos, store=STORE, runs=RUNS)
             train(dataset=prepared.outputs["dataset"], image=IMAGE, nodes=2, runs=RUNS)
 
-A component fills in the run ID, the task and the name of the pipeline itself, so that a retry finds its job
-and no two tasks or loop iterations share one. All steps of a pipeline run share one folder; to train several
-models in one pipeline run, give those steps different values of `run`.
-
-Settings of a task, such as `.set_memory_limit("16Gi")` or a node selector, apply to the step's own pod;
-`train_with_task_config` and `pytorch_job_with_task_config` pass them on to the pods of their job (KFP 2.15
-and later).
+A component fills in the run ID, the task and the name of the pipeline, so that a retry finds its job. All
+steps of a pipeline run share one folder; to train several models in one, give those steps different values of
+`run`. `train_with_task_config` and `pytorch_job_with_task_config` pass the settings of their task on to the
+pods of their job (KFP 2.15 and later).
 
 Each component is a container that runs `ddpipe STEP --option value`, generated from the step's declaration.
 Each input is an argument of its own: the engine would paste it unescaped into a longer one.

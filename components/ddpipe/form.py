@@ -19,7 +19,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
-from ddpipe.parameters import Parameter, is_declared, refuse
+from ddpipe.parameters import Parameter, is_declared
 
 # From a parameter's name, as it is declared, to how the user writes it; `str` leaves it as it is.
 Spelling = Callable[[str], str]
@@ -52,20 +52,6 @@ def _field(name: str, members: list[Parameter], defaults: Mapping[str, Any]) -> 
     )
 
 
-def filled(items: Iterable[Parameter], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a form, from values by the parameters' own names."""
-    places = {item.name: item for item in items}
-    refuse("the form cannot be filled in", [unknown(name, places) for name in values if name not in places])
-    form: dict[str, Any] = {}
-    for name, value in values.items():
-        item = places[name]
-        if item.alone:
-            form[item.form] = value
-        else:
-            form.setdefault(item.form, {})[name] = value
-    return form
-
-
 def opened(values: Mapping[str, Any], items: Collection[Parameter]) -> tuple[dict[str, Any], list[str]]:
     """Values by the parameters' own names, those in object fields too, and what is wrong with the names."""
     fields = {item.name: item.form for item in items if item.form and not item.alone}
@@ -87,15 +73,6 @@ def opened(values: Mapping[str, Any], items: Collection[Parameter]) -> tuple[dic
                 if fields.get(name) != field
             ]
     return found, wrong
-
-
-def read(items: Iterable[Parameter], fields: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Values by the parameters' own names from the fields of a form, and what is wrong with the names."""
-    items = tuple(items)
-    own = {
-        item.name: item.from_form(fields[item.form]) for item in items if item.alone and item.form in fields
-    }
-    return opened({**own, **{one.name: fields.get(one.name, {}) for one in objects(items)}}, items)
 
 
 def unknown(name: str, names: Iterable[str]) -> str:

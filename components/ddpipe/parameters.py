@@ -18,7 +18,7 @@ import re
 import textwrap
 from collections import abc
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, Protocol, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from ddpipe.errors import ParameterError, listed
@@ -139,14 +139,14 @@ class Parameter:
         """The type of its field in a form: no engine has one for a number or a word, so both are text."""
         return str if self.may_be_auto else self.kind
 
-    def from_form(self, value: Any) -> Any:  # noqa: ANN401 - of the field's type, and of the parameter's
-        """Its value from that of its field; validation rejects what is no number."""
-        if not (self.may_be_auto and isinstance(value, str)):
-            return value
+    def read(self, given: Any) -> Any:  # noqa: ANN401 - text, or of the parameter's own type
+        """Its value from the text of an option or a field; validation rejects text that is no value."""
+        if not isinstance(given, str) or self.kind not in {int, float, bool}:
+            return given
         try:
-            return self.kind(value)
-        except ValueError:
-            return value
+            return _WORDS[given.lower()] if self.kind is bool else self.kind(given)
+        except (KeyError, ValueError):
+            return given
 
     def problem(self, value: object) -> str | None:
         """What is wrong with a value; None if it is valid."""
@@ -173,6 +173,12 @@ class Parameter:
         return f"an object whose {', '.join(map(str, wrong)) or 'names'} cannot be used"
 
 
+_WORDS = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
+
+
 def _others(value: object, kind: type) -> list[object]:
     """The items of a list, or the names of those of an object, that are of another kind."""
     if isinstance(value, dict):
@@ -193,18 +199,11 @@ def parameter(
     """A field of a dataclass of parameters: see `Parameter`."""
     # With `compare=False`, the result does not depend on its value. With `form`, it has a field of its own in
     # a pipeline's form; otherwise it is part of its group's `others`.
-    shown = {"alone": bool(form), "common": common or bool(form)}
-    metadata = {
-        "default": default,
-        "help": help,
-        "allowed": allowed,
-        "typical": typical,
-        "form": form,
-        **shown,
-    }
+    metadata = {"default": default, "help": help, "allowed": allowed, "typical": typical, "form": form}
+    metadata |= {"alone": bool(form), "common": common or bool(form)}
     if isinstance(default, (list, dict)):
         return field(default_factory=default.copy, compare=compare, metadata=metadata)
-    return field(default=MISSING if default is None else default, compare=compare, metadata=metadata)
+    return field(default=default, compare=compare, metadata=metadata)
 
 
 def declared(group: type[Parameters]) -> tuple[Parameter, ...]:
@@ -276,14 +275,9 @@ def _kind(annotation: Any) -> type:  # noqa: ANN401
 class Parameters:
     """A group of declared parameters: the base of a frozen dataclass whose fields are made by `parameter`."""
 
-    what: ClassVar[str] = "the parameters are not valid"
-    """How the error about invalid values begins."""
-
-    heading: ClassVar[str] = "Options"
-    """The heading of these parameters in a help text."""
-
-    others: ClassVar[str] = ""
-    """The field of a pipeline's form that holds the parameters without their own, as one object."""
+    what: ClassVar[str] = "the parameters are not valid"  # how the error about invalid values begins
+    heading: ClassVar[str] = "Options"  # above these parameters in a help text
+    others: ClassVar[str] = ""  # the field of a form that holds those without their own, as one object
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -294,22 +288,15 @@ class Parameters:
             for name in values
             if name not in names
         ]
-        refuse(cls.what, [*unknown, *cls.problems_in(values)])
-        return cls.from_run_values(values)
+        found = cls.from_run_values(values)
+        refuse(cls.what, [*unknown, *found.problems()])
+        return found
 
     @classmethod
     def from_run_values(cls, values: Mapping[str, Any]) -> Self:
         """The group out of the values of a whole run, which validation.problems has checked."""
         names = {item.name for item in fields(cls)}
         return cls(**{name: value for name, value in values.items() if name in names})
-
-    @classmethod
-    def problems_in(cls, values: Mapping[str, Any]) -> list[str]:
-        """What is wrong with this group's parameters, out of those of a whole run."""
-        missing = [item for item in declared(cls) if item.required and values.get(item.name) is None]
-        return [f"`{item.name}` is missing" for item in missing] or list(
-            cls.from_run_values(values).problems()
-        )
 
     @classmethod
     def from_json(cls, text: str) -> Self:

@@ -8,11 +8,10 @@ Commands get their options from here, pipeline components their inputs and outpu
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
 from ddpipe.export import ExportSpec
@@ -42,12 +41,6 @@ class StoreOptions(Parameters):
         "Object store as host:port (default: S3_ENDPOINT, or AWS; inside Kubernetes, Kubeflow's own).",
         form="storage_endpoint",
     )
-
-
-def use_endpoint(values: Mapping[str, Any]) -> None:
-    """Use the given object store unless the environment names one, which may differ outside the cluster."""
-    if values.get("s3_endpoint"):
-        os.environ.setdefault("S3_ENDPOINT", values["s3_endpoint"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,11 +160,6 @@ class ReuseOptions(Parameters):
         form="train_if_unchanged",
     )
 
-    @property
-    def reuse(self) -> bool:
-        """Whether to use an earlier model."""
-        return self.if_unchanged == REUSE
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepOptions(Parameters):
@@ -220,12 +208,17 @@ class Step:
     """One step."""
 
     name: str
-    command: tuple[str, ...]  # the words after `ddpipe` on the command line
+    words: str = ""  # those after `ddpipe` on the command line; empty for the name
     image: Image
     groups: tuple[type[Parameters], ...]  # its parameters; if two have the same name, the first one counts
     results: tuple[Result, ...]
     help: str
     subject: str = ""  # the parameter that the command also takes as an argument; empty for none
+
+    @property
+    def command(self) -> list[str]:
+        """The words of its command."""
+        return (self.words or self.name).split()
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -237,7 +230,6 @@ class Step:
 
 PREPARE = Step(
     name="prepare",
-    command=("prepare",),
     image=Image.TRAINER,
     groups=(PrepareSpec, EncodeOptions, RunOptions, StoreOptions),
     results=(
@@ -254,7 +246,6 @@ PREPARE = Step(
 )
 TRAIN = Step(
     name="train",
-    command=("train",),
     image=Image.LAUNCHER,
     groups=(DatasetOptions, RunOptions, ReuseOptions, PresetOptions, Recipe, JobOptions, Owner),
     results=(
@@ -273,7 +264,7 @@ TRAIN_ANYWHERE = replace(
 )
 TUNE = Step(
     name="tune",
-    command=("tune", "--on", "katib"),
+    words="tune --on katib",
     image=Image.LAUNCHER,
     groups=(DatasetOptions, RunOptions, SearchOptions, PresetOptions, Recipe, JobOptions, Owner),
     results=(
@@ -284,7 +275,6 @@ TUNE = Step(
 )
 EVALUATE = Step(
     name="evaluate",
-    command=("evaluate",),
     image=Image.TRAINER,
     groups=(TrainedDatasetOptions, RunOptions, EvaluateSpec, NetworkOptions, StoreOptions),
     results=(
@@ -298,7 +288,6 @@ EVALUATE = Step(
 )
 GATE = Step(
     name="gate",
-    command=("gate",),
     image=Image.TRAINER,
     groups=(TrainedDatasetOptions, RunOptions, GateSpec, StoreOptions),
     results=(
@@ -314,7 +303,6 @@ GATE = Step(
 )
 EXPORT = Step(
     name="export",
-    command=("export",),
     image=Image.TRAINER,
     groups=(TrainedDatasetOptions, RunOptions, ExportSpec, NetworkOptions, StoreOptions),
     results=(
@@ -326,7 +314,6 @@ EXPORT = Step(
 )
 DEPLOY = Step(
     name="deploy",
-    command=("deploy",),
     image=Image.LAUNCHER,
     groups=(ModelOptions, DeployOptions, StoreOptions),
     results=(
@@ -339,7 +326,6 @@ DEPLOY = Step(
 )
 PREDICT = Step(
     name="predict",
-    command=("predict",),
     image=Image.TRAINER,
     groups=(ModelOptions, PredictOptions, StoreOptions),
     results=(
@@ -354,7 +340,7 @@ PREDICT = Step(
 )
 REGISTER = Step(
     name="register",
-    command=("models", "register"),
+    words="models register",
     image=Image.LAUNCHER,
     groups=(ModelOptions, RegisterOptions, StoreOptions),
     results=(
@@ -367,7 +353,7 @@ REGISTER = Step(
 )
 PYTORCH_JOB = Step(
     name="pytorch_job",
-    command=("launch",),
+    words="launch",
     image=Image.LAUNCHER,
     groups=(LaunchOptions, Owner),
     results=(
@@ -381,7 +367,7 @@ LAUNCH_ANYWHERE = replace(PYTORCH_JOB, groups=(LaunchAnywhereOptions, Owner))
 """The same on the command line, where the ranks may be processes of this machine."""
 CLEAN_UP = Step(
     name="clean_up",
-    command=("jobs", "clean-up"),
+    words="jobs clean-up",
     image=Image.LAUNCHER,
     groups=(SweepOptions,),
     results=(),

@@ -1,20 +1,54 @@
-"""One validation of all values of a run: for `run`, each step, `submit`, `schedule` and a form's first step.
+"""The values of a run, checked once: for `run`, each step, `submit`, `schedule` and a form's first step.
 
-Each group of parameters checks its own values; here, they are checked together, with those of the preset.
+    options, arguments of a function, fields of a form ──▶ values by name ──▶ checked ──▶ Settings ──▶ groups
+
+Each group of parameters checks its own values; here, they are checked with those of the preset.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from ddpipe.parameters import Parameters, declared
+from ddpipe.parameters import Parameters, declared, refuse
 from ddpipe.search import SearchOptions
 from ddpipe.search.space import problems_of
 from ddpipe.train.presets import PRESETS, PresetOptions
 from ddpipe.train.recipe import Recipe
 
 Values = Mapping[str, Any]
+P = TypeVar("P", bound=Parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Valid values of a run by name, from which its parts take their groups."""
+
+    values: Values
+    given: Collection[str]  # the hyperparameters that the user set
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - of the parameter's own type
+        return self.values[name]
+
+    def of(self, group: type[P]) -> P:
+        """The parameters of a group."""
+        return group.from_run_values(self.values)
+
+
+def checked(
+    what: str,
+    groups: Iterable[type[Parameters]],
+    values: Values,
+    given: Collection[str],
+    wrong: Iterable[str] = (),
+) -> Settings:
+    """The settings of a run, whose object store is used from now on; `wrong` is wrong with their names."""
+    refuse(what, [*wrong, *problems(groups, values, given)])
+    if values.get("s3_endpoint"):  # unless the environment names one, which may differ outside the cluster
+        os.environ.setdefault("S3_ENDPOINT", values["s3_endpoint"])
+    return Settings(values, given)
 
 
 def problems(groups: Iterable[type[Parameters]], values: Values, given: Collection[str]) -> list[str]:
@@ -23,7 +57,7 @@ def problems(groups: Iterable[type[Parameters]], values: Values, given: Collecti
     preset = PRESETS.get(values.get("preset", "")) if PresetOptions in groups else None
     chosen = preset.values if preset else {}
     used = {**values, **{name: value for name, value in chosen.items() if name not in given}}
-    found = dict.fromkeys(problem for group in groups for problem in group.problems_in(used))
+    found = dict.fromkeys(problem for group in groups for problem in group.from_run_values(used).problems())
     # The space of a search is around the recipe, unless that is in a file.
     if found or not {SearchOptions, Recipe} <= set(groups) or used.get("recipe"):
         return list(found)

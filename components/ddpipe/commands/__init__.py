@@ -1,10 +1,11 @@
-"""The commands of the command line, and how all of them print a result."""
+"""The commands of the command line, and how all of them print their help and a result."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import click
 
@@ -15,6 +16,73 @@ ARGUMENTS = "arguments"  # key of the context's `meta`: what stands after `ddpip
 RESULT = "result"  # key of the context's `meta`: the text of the result that was printed
 # Key of the context's `meta`: how the caller spells a parameter; without it, as an option.
 SPELLING = "spelling"
+
+
+ENGINES = "For pipeline engines"  # the heading of options that people do not need
+_HELP_ALL = "ddpipe.help_all"  # key of the context's `meta`: whether --help-all is given
+T = TypeVar("T", bound=Callable[..., object])
+
+
+class SectionedOption(click.Option):
+    """An option with a heading in the help text; only --help-all shows one that is not common."""
+
+    def __init__(self, *names: Any, heading: str, common: bool = True, **settings: Any) -> None:
+        super().__init__(*names, **settings)
+        self.heading = heading
+        self.common = common
+
+
+def engine_option(*names: str, **settings: Any) -> Callable[[T], T]:
+    """An option that only pipeline engines use."""
+    return click.option(*names, cls=SectionedOption, heading=ENGINES, common=False, **settings)
+
+
+class SectionedCommand(click.Command):
+    """A command whose help groups its options by heading, the common ones first.
+
+    --help shows common options only; --help-all, which exists if there are others, shows all of them.
+    """
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """The parameters, with --help-all if there is more to show."""
+        found = super().get_params(ctx)
+        return found if all(map(_is_common, found)) else [*found, _help_all]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sections, each in the order of its options."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        given = self.get_params(ctx)
+        shown = [item for item in given if ctx.meta.get(_HELP_ALL) or _is_common(item)]
+        for item in shown:
+            if isinstance(item, click.Option) and (record := item.get_help_record(ctx)):
+                sections.setdefault(getattr(item, "heading", "Options"), []).append(record)
+        for heading, records in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+        if more := len(given) - len(shown):
+            formatter.write_paragraph()
+            formatter.write_text(f"{more} more options: {ctx.command_path} --help-all")
+
+
+def _is_common(item: click.Parameter) -> bool:
+    return getattr(item, "common", True)
+
+
+def _show_all(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        ctx.meta[_HELP_ALL] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+_help_all = click.Option(
+    ["--help-all"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_all,
+    help="Show all options and exit.",
+)
 
 
 def _remember(ctx: click.Context, _option: click.Parameter, value: bool) -> None:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import click
 
@@ -34,6 +34,7 @@ from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import RunOptions
 from ddpipe.steps import PREPARE, EncodeOptions
 from ddpipe.storage import existing_store, open_store
+from ddpipe.validation import Settings
 
 SHOWN = 10  # sample IDs of each kind that are printed; --json has them all
 # Fields of a manifest that `show` prints with --json.
@@ -72,13 +73,13 @@ class GcOptions(Parameters):
 
 
 @step_command(PREPARE)
-def prepare_command(**given: Any) -> CommandOutcome:
+def prepare_command(given: Settings) -> CommandOutcome:
     """Run the step; its declaration describes it."""
     from ddpipe.prepare.prepare import prepare
     from ddpipe.prepare.report import data_report_html
 
-    run, spec = RunOptions.from_run_values(given).named, PrepareSpec.from_run_values(given)
-    helpers = workflow.helpers(EncodeOptions.from_run_values(given))
+    run, spec = given.of(RunOptions).named, given.of(PrepareSpec)
+    helpers = workflow.helpers(given.of(EncodeOptions))
     prepared = workflow.prepare(run, spec, helpers) if run else prepare(spec, helpers)
     manifest, address = prepared.manifest, prepared.manifest_uri
     facts = {

@@ -16,8 +16,8 @@ from typing import Any, ClassVar, NoReturn
 import click
 
 from ddpipe import form
-from ddpipe.commands import json_option, print_result, say
-from ddpipe.commands.options import SectionedCommand, options, parsed, taken
+from ddpipe.commands import SectionedCommand, json_option, print_result, say
+from ddpipe.commands.options import options, parsed, taken
 from ddpipe.engine.client import Engine, connect
 from ddpipe.engine.doctor import Check, Plan, State, examine
 from ddpipe.engine.endpoint import EndpointOptions, has_endpoint, resolve
@@ -246,7 +246,7 @@ def doctor_command(package: str, service_account: str, **given: Any) -> None:
     Each check is ok, unknown (cannot be seen from here), or fails with its fix. The exit code is 0 unless a
     check fails.
     """
-    own = EndpointOptions.from_run_values(given)
+    own = taken(EndpointOptions, given)
     plan = Plan(package=named_package(package), least=LEAST_PIPELINES, account=service_account)
     checks = list(examine(lambda: connect(resolve(own, os.environ)), cluster.connect, plan))
     print_result({"checks": [asdict(check) for check in checks]}, "\n".join(map(_line, checks)))

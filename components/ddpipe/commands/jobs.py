@@ -27,6 +27,7 @@ from ddpipe.processes.local import run_program
 from ddpipe.processes.notices import is_wanted, notify
 from ddpipe.steps import LAUNCH_ANYWHERE, LaunchAnywhereOptions, SweepOptions
 from ddpipe.storage import exists
+from ddpipe.validation import Settings
 
 _PATIENCE = 30.0  # seconds for which a request is retried
 _MOST_READ = 20  # jobs of a list whose progress is shown: it is in their logs
@@ -38,13 +39,13 @@ namespace_option = click.option(
 @step_command(LAUNCH_ANYWHERE, context_settings={"allow_interspersed_args": False})
 @namespace_option
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND]...")
-def launch_command(namespace: str | None, **given: Any) -> CommandOutcome:
+def launch_command(given: Settings, namespace: str | None, arguments: tuple[str, ...]) -> CommandOutcome:
     """Run the step; its declaration describes it."""
     if given["backend"] == LOCAL:
-        return _launched_here(
-            LaunchAnywhereOptions.from_run_values(given), (*given["command"], *given["arguments"])
-        )
-    job = job_of("", **given)  # invalid values are reported before a cluster is contacted
+        return _launched_here(given.of(LaunchAnywhereOptions), (*given["command"], *arguments))
+    job = job_of(
+        "", arguments=arguments, **given.values
+    )  # invalid values are reported before a cluster is contacted
     cluster = connect()
     job = replace(job, namespace=namespace or cluster.namespace)
     outcome = launch(job, cluster, exists=exists, is_process=True)

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from ddpipe.commands import json_option, print_result, runs_option, store_option
-from ddpipe.commands.options import SectionedCommand, options
+from ddpipe.commands import SectionedCommand, json_option, print_result, runs_option, store_option
+from ddpipe.commands.options import options
 from ddpipe.commands.results import CommandOutcome, Document
 from ddpipe.commands.step import step_command
 from ddpipe.data.manifest import SPLITS
@@ -24,6 +24,7 @@ from ddpipe.steps import REGISTER
 from ddpipe.storage import existing_store, open_store, write_uri
 from ddpipe.storage.sealed import to_json
 from ddpipe.train.recipe import as_today
+from ddpipe.validation import Settings
 
 SHOWN = 10  # promotions that are printed; --json has them all
 
@@ -179,12 +180,12 @@ def evaluate_command(model: str, dataset: str, **given: Any) -> None:
 
 
 @step_command(REGISTER)
-def register_command(model: str, runs: str, store: str, **given: Any) -> CommandOutcome:
+def register_command(given: Settings) -> CommandOutcome:
     """Run the step; its declaration describes it."""
     from ddpipe.serve.registry import entry_of, register
 
-    entry = entry_of(package_uri(model, runs, store))
-    found = register(entry, RegisterOptions.from_run_values(given).registry)
+    entry = entry_of(package_uri(given["model"], given["runs"], given["store"]))
+    found = register(entry, given.of(RegisterOptions).registry)
     return CommandOutcome(
         asdict(found),
         f"{found.model}@{found.version} is registered in {found.registry} as version {found.version_id} of "

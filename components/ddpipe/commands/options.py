@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from ddpipe.commands import SectionedOption
 from ddpipe.commands.results import called_by_engine
 from ddpipe.form import as_option
 from ddpipe.parameters import AUTO, OneOf, Parameter, Parameters, declared
@@ -24,8 +25,6 @@ T = TypeVar("T", bound=Callable[..., object])
 P = TypeVar("P", bound=Parameters)
 
 FEW = 6  # up to this many choices are shown in place of TEXT
-ENGINES = "For pipeline engines"  # the heading of options that people do not need
-_HELP_ALL = "ddpipe.help_all"  # key of the context's `meta`: whether --help-all is given
 
 
 def options(
@@ -48,130 +47,52 @@ def options(
 
 def taken(group: type[P], given: dict[str, Any]) -> P:
     """A group of parameters, removed from those of a command."""
-    found = group.from_run_values(given)
+    found = group.from_run_values(given).validated()
     for item in declared(group):
         del given[item.name]
     return found
 
 
-class SectionedOption(click.Option):
-    """An option with a heading in the help text; only --help-all shows one that is not common."""
-
-    def __init__(self, *names: Any, heading: str, common: bool = True, **settings: Any) -> None:
-        super().__init__(*names, **settings)
-        self.heading = heading
-        self.common = common
-
-
-def engine_option(*names: str, **settings: Any) -> Callable[[T], T]:
-    """An option that only pipeline engines use."""
-    return click.option(*names, cls=SectionedOption, heading=ENGINES, common=False, **settings)
-
-
-class SectionedCommand(click.Command):
-    """A command whose help groups its options by heading, the common ones first.
-
-    --help shows common options only; --help-all, which exists if there are others, shows all of them.
-    """
-
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """The parameters, with --help-all if there is more to show."""
-        found = super().get_params(ctx)
-        return found if all(map(_is_common, found)) else [*found, _help_all]
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the sections, each in the order of its options."""
-        sections: dict[str, list[tuple[str, str]]] = {}
-        given = self.get_params(ctx)
-        shown = [item for item in given if ctx.meta.get(_HELP_ALL) or _is_common(item)]
-        for item in shown:
-            if isinstance(item, click.Option) and (record := item.get_help_record(ctx)):
-                sections.setdefault(getattr(item, "heading", "Options"), []).append(record)
-        for heading, records in sections.items():
-            with formatter.section(heading):
-                formatter.write_dl(records)
-        if more := len(given) - len(shown):
-            formatter.write_paragraph()
-            formatter.write_text(f"{more} more options: {ctx.command_path} --help-all")
-
-
-def _is_common(item: click.Parameter) -> bool:
-    return getattr(item, "common", True)
-
-
-def _show_all(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        ctx.meta[_HELP_ALL] = True
-        click.echo(ctx.get_help(), color=ctx.color)
-        ctx.exit()
-
-
-_help_all = click.Option(
-    ["--help-all"],
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_show_all,
-    help="Show all options and exit.",
-)
-
-
 def parsed(item: Parameter, text: str) -> Any:
     """A parameter's value from text; if it cannot be parsed the text itself, which validation rejects."""
     try:
-        if item.kind in {list, dict}:
-            return (_listed if item.kind is list else _mapped)((text,), item)
-        return click.types.convert_type(item.kind).convert(text, None, None)
+        return _MANY[item.kind][0]((text,), item) if item.kind in _MANY else item.read(text)
     except click.BadParameter:
         return text
 
 
 def declared_option(item: Parameter, heading: str, *, common: bool = True) -> Callable[[T], T]:
     """One parameter as an option."""
-    name, default = as_option(item.name), item.default
-    shared: dict[str, Any] = {
-        "cls": SectionedOption,
-        "heading": heading,
-        "common": common,
-        "help": f"{item.help}  [required]" if item.required else item.help,
-    }
-    if item.kind in {list, dict}:
-        parse, one = (_listed, "ITEM") if item.kind is list else (_mapped, "NAME=VALUE")
+    default, many = item.default, _MANY.get(item.kind)
 
-        def read(_ctx: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> object:
-            return parse(given, item) if given else default
+    def read(_ctx: click.Context, _option: click.Parameter, given: Any) -> object:
+        if not many:
+            return item.read(given)
+        return many[0](given, item) if given else default
 
-        return click.option(
-            name, multiple=True, callback=read, metavar=f"{one} ...", show_default=False, **shared
-        )
-    if item.kind is bool:
-        # With or without a value: --verify, --verify false.
-        return click.option(name, type=bool, is_flag=False, flag_value=True, default=default, **shared)
-    names = list(filter(None, item.allowed.names)) if type(item.allowed) is OneOf else []
-    metavar = "|".join(names) if 0 < len(names) <= FEW else None
-    if item.may_be_auto:
-        metavar = f"NUMBER|{AUTO}"
-    return click.option(
-        name,
-        type=_NumberOrAuto(item.kind) if item.may_be_auto else item.kind,
-        default=default,
-        metavar=metavar,
+    if many:
+        metavar, settings = many[1], dict[str, Any](multiple=True, show_default=False)
+    else:
+        names = list(filter(None, item.allowed.names)) if type(item.allowed) is OneOf else []
+        metavar = f"NUMBER|{AUTO}" if item.may_be_auto else _METAVARS[item.kind]
+        metavar = "|".join(names) if 0 < len(names) <= FEW else metavar
         # Help that says what 0 means says that it is the default, too.
-        show_default=default not in {"", None} and not (default == 0 and " 0 " in item.help),
-        **shared,
+        shown = default not in {"", None} and not (default == 0 and " 0 " in item.help)
+        settings = {"default": default, "show_default": shown or item.kind is bool}
+        if item.kind is bool:  # with or without a value: --verify, --verify false
+            settings |= {"is_flag": False, "flag_value": "true"}
+    return click.option(
+        as_option(item.name),
+        cls=SectionedOption,
+        heading=heading,
+        common=common,
+        help=f"{item.help}  [required]" if item.required else item.help,
+        # As text: its value is checked with all others, once.
+        type=str,
+        callback=read,
+        metavar=metavar,
+        **settings,
     )
-
-
-class _NumberOrAuto(click.ParamType[float | str]):
-    """A number, or `AUTO`."""
-
-    def __init__(self, kind: type) -> None:
-        self._number = click.types.convert_type(kind)
-        self.name = f"{self._number.name}|{AUTO}"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number that a text says."""
-        return value if value == AUTO else self._number.convert(value, param, ctx)
 
 
 def _listed(given: tuple[str, ...], item: Parameter) -> list[Any]:
@@ -204,6 +125,13 @@ def _json(text: str) -> Any:
         return json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
     except (OSError, ValueError) as error:
         raise click.BadParameter(f"{text!r} is not JSON: {error}") from error
+
+
+_MANY: dict[type, tuple[Callable[..., Any], str]] = {
+    list: (_listed, "ITEM ..."),
+    dict: (_mapped, "NAME=VALUE ..."),
+}
+_METAVARS = {str: "TEXT", int: "INTEGER", float: "FLOAT", bool: "BOOLEAN"}
 
 
 def given_names(values: Mapping[str, Any]) -> set[str]:

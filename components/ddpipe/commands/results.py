@@ -23,7 +23,6 @@ from ddpipe.storage import write_uri
 WRITE, EXECUTOR = "write", "executor_input"  # keys of the context's `meta`
 V1_METRICS, V1_UI = "mlpipeline-metrics", "mlpipeline-ui-metadata"
 
-MOST_METRICS = 50  # KFP 1.x ignores the rest
 View = Mapping[str, Any]
 
 
@@ -33,22 +32,12 @@ class Scores:
 
     values: Mapping[str, float]
 
-    @property
-    def content(self) -> bytes:
-        """Its file, in JSON: UIs report an error if there is none."""
-        return json.dumps(dict(self.values)).encode()
-
 
 @dataclass(frozen=True, slots=True)
 class Page:
     """A self-contained HTML page."""
 
     html: str
-
-    @property
-    def content(self) -> bytes:
-        """The page itself."""
-        return self.html.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +58,6 @@ class Classification:
     true_positive_rate: Sequence[float]
     threshold: Sequence[float]
 
-    @property
-    def content(self) -> bytes:
-        """As JSON."""
-        rows = [list(row) for row in self.confusion_matrix]
-        return json.dumps({"classes": list(self.classes), "confusion_matrix": rows}).encode()
-
-
-@dataclass(frozen=True, slots=True)
-class EventFiles:
-    """A folder of TensorBoard's event files, which only KFP 1.x can show."""
-
-    folder: str
-
 
 Shown = Scores | Page | Document | Classification  # what an engine shows
 
@@ -95,7 +71,7 @@ class CommandOutcome:
     result: str = ""  # one line for the end of an engine's log; empty for the text
     values: Mapping[str, str | float] = field(default_factory=dict)
     shown: Mapping[str, Shown] = field(default_factory=dict)
-    more: tuple[EventFiles, ...] = ()
+    event_files: str = ""  # a folder for TensorBoard, which only KFP 1.x shows
 
 
 def deliver(outcome: CommandOutcome) -> None:
@@ -118,31 +94,41 @@ def _content(outcome: CommandOutcome, name: str) -> bytes:
     if name == V1_METRICS:
         return metrics_of_v1(outcome.shown.values()).encode()
     if name == V1_UI:
-        return views_of_v1((*outcome.shown.values(), *outcome.more)).encode()
-    if name in outcome.shown:
-        return outcome.shown[name].content
-    return str(outcome.values[name]).encode()
+        return views_of_v1(outcome.shown.values(), outcome.event_files).encode()
+    match outcome.shown.get(name):
+        case Document(content):
+            return content
+        case Page(html):
+            return html.encode()
+        case Classification() as shown:
+            rows = [list(row) for row in shown.confusion_matrix]
+            text = json.dumps({"classes": list(shown.classes), "confusion_matrix": rows})
+        case Scores(values):  # UIs report an error if there is no file
+            text = json.dumps(dict(values))
+        case None:
+            text = str(outcome.values[name])
+    return text.encode()
 
 
 def metrics_of_v1(shown: Iterable[Shown]) -> str:
     """Numbers for the UI's comparison of runs."""
     values = {name: value for one in shown if isinstance(one, Scores) for name, value in one.values.items()}
     named = [{"name": name, "numberValue": value, "format": "RAW"} for name, value in values.items()]
-    return json.dumps({"metrics": named[:MOST_METRICS]})
+    return json.dumps({"metrics": named[:50]})  # KFP 1.x stores no more
 
 
-def views_of_v1(shown: Iterable[Shown | EventFiles]) -> str:
-    """Pictures and pages, in this order."""
-    return json.dumps({"version": 1, "outputs": [view for one in shown for view in _views(one)]})
+def views_of_v1(shown: Iterable[Shown], event_files: str = "") -> str:
+    """Pictures and pages, in this order, and TensorBoard last."""
+    views = [view for one in shown for view in _views(one)]
+    if "://" in event_files:  # the UI cannot reach a folder on a claim
+        views.append({"type": "tensorboard", "source": event_files})
+    return json.dumps({"version": 1, "outputs": views})
 
 
-def _views(shown: Shown | EventFiles) -> Iterator[View]:
+def _views(shown: Shown) -> Iterator[View]:
     match shown:
         case Page(html):
             yield {"type": "web-app", "storage": "inline", "source": html}
-        # The UI cannot reach a folder on a claim.
-        case EventFiles(folder) if "://" in folder:
-            yield {"type": "tensorboard", "source": folder}
         case Classification():
             if shown.confusion_matrix:
                 counts = [

@@ -9,17 +9,18 @@ from typing import Any
 import click
 
 from ddpipe import workflow
-from ddpipe.api import RUN_GROUPS, planned, resumed_by, train_alone
-from ddpipe.commands import json_option, print_result, same_command
-from ddpipe.commands.options import SectionedCommand, given_names, options
-from ddpipe.commands.results import Classification, CommandOutcome, Document, EventFiles, Page, Scores
+from ddpipe.api import CHECKED, RUN_GROUPS, planned, resumed_by, train_alone
+from ddpipe.commands import SectionedCommand, json_option, print_result, same_command
+from ddpipe.commands.options import given_names, options
+from ddpipe.commands.results import Classification, CommandOutcome, Document, Page, Scores
 from ddpipe.commands.step import step_command
 from ddpipe.errors import ParameterError
 from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
 from ddpipe.export import ExportSpec
-from ddpipe.runs import RunOptions
+from ddpipe.runs import Run, RunOptions
 from ddpipe.steps import EVALUATE, EXPORT, GATE, TRAIN_ANYWHERE
 from ddpipe.storage import read_uri
+from ddpipe.validation import Settings, checked
 
 
 @click.command("run", cls=SectionedCommand)
@@ -32,7 +33,7 @@ def run_command(path: str | None, **given: Any) -> None:
     PATH is the raw data: a folder, a file or s3://bucket/prefix, the same as --source-path.
     """
     given = with_path(path, given)
-    plan = planned(given, given_names(given))
+    plan = planned(checked("the run cannot start", CHECKED, given, given_names(given)))
     with resumed_by("run", plan.run, given["run"], same_command()):
         finished = plan.carry_out()
     print_result(finished.to_dict(), finished.text())
@@ -51,9 +52,9 @@ def with_path(path: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @step_command(TRAIN_ANYWHERE)
-def train_command(dataset: str, **given: Any) -> CommandOutcome:
+def train_command(given: Settings) -> CommandOutcome:
     """Run the step; its declaration describes it."""
-    run, record = train_alone(dataset, given, given_names(given))
+    run, record = train_alone(given)
     training, since = run.origin("train").training, run.facts("train").get("since", "")
     done = f"nothing changed since run {since}: trained model reused" if since else "trained"
     return CommandOutcome(
@@ -62,7 +63,7 @@ def train_command(dataset: str, **given: Any) -> CommandOutcome:
         f"{done}, {_scores(record['final'])}: {training}",
         values={"training": training},
         shown={"train_metrics": Scores(record["final"])},
-        more=(EventFiles(f"{training}/tensorboard"),),
+        event_files=f"{training}/tensorboard",
     )
 
 
@@ -73,12 +74,17 @@ def _scores(final: Mapping[str, float]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in found.items())
 
 
+def _trained(given: Settings) -> tuple[Run, str]:
+    """The run of a step that follows training, and its dataset version."""
+    run = given.of(RunOptions).required
+    return run, workflow.dataset_of(run, given["dataset"], given["store"])
+
+
 @step_command(EVALUATE)
-def evaluate_command(dataset: str, store: str, **given: Any) -> CommandOutcome:
+def evaluate_command(given: Settings) -> CommandOutcome:
     """Run the step; its declaration describes it."""
-    run = RunOptions.from_run_values(given).required
-    dataset = workflow.dataset_of(run, dataset, store)
-    evaluation = workflow.evaluate(run, dataset, EvaluateSpec.from_run_values(given), given["network"])
+    run, dataset = _trained(given)
+    evaluation = workflow.evaluate(run, dataset, given.of(EvaluateSpec), given["network"])
     scores, result, place = evaluation.headline(), evaluation.metrics, run.origin("evaluate").evaluation
     return CommandOutcome(
         {"evaluation": place, **scores},
@@ -100,11 +106,10 @@ def evaluate_command(dataset: str, store: str, **given: Any) -> CommandOutcome:
 
 
 @step_command(GATE)
-def gate_command(dataset: str, store: str, **given: Any) -> CommandOutcome:
+def gate_command(given: Settings) -> CommandOutcome:
     """Run the step; its declaration describes it."""
-    run = RunOptions.from_run_values(given).required
-    dataset = workflow.dataset_of(run, dataset, store)
-    verdict = workflow.gate(run, dataset, GateSpec.from_run_values(given))
+    run, dataset = _trained(given)
+    verdict = workflow.gate(run, dataset, given.of(GateSpec))
     compared = verdict.comparison
     scores = {"candidate": compared.candidate, "champion": compared.champion} if compared else {}
     facts = {
@@ -127,13 +132,12 @@ def gate_command(dataset: str, store: str, **given: Any) -> CommandOutcome:
 
 
 @step_command(EXPORT)
-def export_command(dataset: str, store: str, **given: Any) -> CommandOutcome:
+def export_command(given: Settings) -> CommandOutcome:
     """Run the step; its declaration describes it."""
     from ddpipe.model.package import FORMAT, ONNX, SIGNATURE
 
-    run = RunOptions.from_run_values(given).required
-    dataset = workflow.dataset_of(run, dataset, store)
-    package = workflow.export(run, dataset, given["network"], ExportSpec.from_run_values(given))
+    run, dataset = _trained(given)
+    package = workflow.export(run, dataset, given["network"], given.of(ExportSpec))
     facts = run.facts("export")
     place = facts.get("version_uri") or run.origin("export").model
     after_gate = ("version", "promoted")

@@ -16,9 +16,8 @@ from typing import Any
 import click
 
 from ddpipe import workflow
-from ddpipe.commands import in_columns, json_option, print_result, say
+from ddpipe.commands import SectionedCommand, in_columns, json_option, print_result, say
 from ddpipe.commands.engine import Command, followed, with_engine
-from ddpipe.commands.options import SectionedCommand
 from ddpipe.engine.client import Engine
 from ddpipe.engine.runs import RunState, StepState, latest, look, progress, retry, step_log, step_named, stop
 from ddpipe.errors import ParameterError

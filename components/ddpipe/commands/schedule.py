@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import click
 
-from ddpipe.commands import json_option, print_result
+from ddpipe.commands import SectionedCommand, json_option, print_result
 from ddpipe.commands.engine import with_engine, with_request
-from ddpipe.commands.options import SectionedCommand
 from ddpipe.engine.client import Engine
 from ddpipe.engine.runs import Request
 from ddpipe.engine.schedules import (

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import click
 
-from ddpipe.commands import JSON, say
-from ddpipe.commands.options import SectionedCommand, options
+from ddpipe.commands import JSON, SectionedCommand, say
+from ddpipe.commands.options import options
 from ddpipe.commands.results import CommandOutcome, Page, Scores, called_by_engine
 from ddpipe.commands.step import step_command
 from ddpipe.errors import ParameterError
@@ -21,6 +21,7 @@ from ddpipe.serve.naming import package_uri
 from ddpipe.serve.settings import DeployOptions, ModelOptions, PredictOptions, ServeOptions
 from ddpipe.steps import DEPLOY, PREDICT
 from ddpipe.storage import open_store
+from ddpipe.validation import Settings
 
 BACKLOG = 2048  # connections that the system keeps until the server takes them
 GRACE = 20  # seconds that requests under way get after SIGTERM
@@ -29,15 +30,13 @@ _log = logging.getLogger(__name__)
 
 @step_command(PREDICT)
 @click.argument("places", nargs=-1, metavar="[IMAGE]...")
-def predict_command(
-    model: str, runs: str, store: str, places: tuple[str, ...], **given: Any
-) -> CommandOutcome | None:
+def predict_command(given: Settings, places: tuple[str, ...]) -> CommandOutcome | None:
     """Run the step; its declaration describes it."""
     from ddpipe.serve.naming import images_at
     from ddpipe.serve.predictor import load_model
     from ddpipe.serve.tables import Tally, write_tables
 
-    chosen = PredictOptions.from_run_values({**given, "images": [*given["images"], *places]})
+    chosen = replace(given.of(PredictOptions), images=[*given["images"], *places])
     if called_by_engine() and not chosen.table:
         raise ParameterError(
             what=PredictOptions.what,
@@ -48,7 +47,7 @@ def predict_command(
     table = open_store(chosen.table) if chosen.table else None
     if table:
         table.check_writable()
-    loaded, tally = load_model(package_uri(model, runs, store)), Tally()
+    loaded, tally = load_model(package_uri(given["model"], given["runs"], given["store"])), Tally()
     predictions = tally.watched(loaded.stream(images_at(chosen.images, chosen.image_column)))
     outcome = None
     if table:
@@ -118,12 +117,14 @@ def serve_command(model: str, runs: str, store: str, **given: Any) -> None:
 
 
 @step_command(DEPLOY)
-def deploy_command(model: str, runs: str, store: str, **given: Any) -> CommandOutcome:
+def deploy_command(given: Settings) -> CommandOutcome:
     """Run the step; its declaration describes it."""
     from ddpipe.kube.api import connect
     from ddpipe.serve.deploy import deploy
 
-    found = deploy(DeployOptions.from_run_values(given), package_uri(model, runs, store), connect())
+    found = deploy(
+        given.of(DeployOptions), package_uri(given["model"], given["runs"], given["store"]), connect()
+    )
     return CommandOutcome(
         asdict(found),
         f"{found.service} serves {found.model}\n{found.url}\n{found.tested}",

@@ -17,24 +17,16 @@ import click
 from click.core import ParameterSource
 
 from ddpipe import form, validation
-from ddpipe.commands import SPELLING, json_option
-from ddpipe.commands.options import (
-    ENGINES,
-    SectionedCommand,
-    declared_option,
-    engine_option,
-    given_names,
-    options,
-    parsed,
-)
+from ddpipe.commands import ENGINES, SPELLING, SectionedCommand, engine_option, json_option
+from ddpipe.commands.options import declared_option, given_names, options, parsed
 from ddpipe.commands.results import EXECUTOR, V1_METRICS, V1_UI, WRITE, CommandOutcome, deliver
-from ddpipe.data.versions import address
 from ddpipe.jobs import CONTAINER, LOCAL
 from ddpipe.jobs.job import Owner
 from ddpipe.jobs.pods import merged, volume_name
 from ddpipe.parameters import Parameter, Parameters, declared, refuse
-from ddpipe.steps import LATER, TASK_CONFIG, DatasetOptions, Step, use_endpoint
+from ddpipe.steps import LATER, TASK_CONFIG, Step
 from ddpipe.storage import split_uri
+from ddpipe.validation import Settings
 
 Values = dict[str, Any]
 
@@ -54,10 +46,11 @@ _LATER = {item.name: item for step in LATER for item in step.parameters}
 def step_command(
     step: Step, **settings: Any
 ) -> Callable[[Callable[..., CommandOutcome | None]], click.Command]:
-    """The command of a step, from a function of its parameters' values by name."""
+    """The command of a step, from a function of its settings and of the command's own arguments."""
     # All problems with the step's parameters, and with those of later steps given by --check, are reported
     # together before the function is called. A parameter in --options counts as if it had its own option.
     names = (*(result.name for result in step.results), V1_METRICS, V1_UI)
+    known = {item.name for item in step.parameters}
 
     def decorate(body: Callable[..., CommandOutcome | None]) -> click.Command:
         @click.command(step.command[-1], cls=SectionedCommand, help=step.help, **settings)
@@ -100,12 +93,10 @@ def step_command(
             # Not an argument of its own, as KFP 2.17.0 fills in arguments before it knows the settings.
             engine = json.loads(click.get_current_context().meta.get(EXECUTOR) or "{}")
             settings = engine.get("inputs", {}).get("parameterValues", {}).get(TASK_CONFIG) or {}
+            own = {name: given.pop(name) for name in given.keys() - known}
             values = with_task_config(settings, {**given, **options, **named})
-            refuse(f"{step.name} cannot start", _problems(step, values, options, dict(check)))
-            use_endpoint(values)
-            if DatasetOptions in step.groups:
-                values["dataset"] = address(values["dataset"], values.pop("store"))
-            if outcome := body(**values):  # None: it has printed the results itself
+            # None: it has printed the results itself
+            if outcome := body(_checked(step, values, options, dict(check)), **own):
                 deliver(outcome)
 
         command.__doc__ = step.help
@@ -117,8 +108,8 @@ def step_command(
     return decorate
 
 
-def _problems(step: Step, values: Values, options: Values, check: Mapping[str, str]) -> list[str]:
-    """Everything wrong with the step's own parameters and with those of later steps."""
+def _checked(step: Step, values: Values, options: Values, check: Mapping[str, str]) -> Settings:
+    """The step's settings, checked together with those of later steps."""
     context = click.get_current_context()
     names = [item.name for item in step.parameters]
     wrong = [form.unknown(name, names) for name in options if name not in names]
@@ -136,8 +127,10 @@ def _problems(step: Step, values: Values, options: Values, check: Mapping[str, s
     later, misplaced = form.opened(given_later, _LATER.values())
     concerned = [group for one in LATER for group in one.groups if _concerns(group, later)]
     given = given_names(values) | validation.set_in_form(later)
-    found = validation.problems(dict.fromkeys([*step.groups, *concerned]), {**later, **values}, given)
-    return [*wrong, *misplaced, *found]
+    groups = dict.fromkeys([*step.groups, *concerned])
+    return validation.checked(
+        f"{step.name} cannot start", groups, {**later, **values}, given, [*wrong, *misplaced]
+    )
 
 
 def _concerns(group: type[Parameters], values: Values) -> bool:
@@ -197,11 +190,9 @@ def _malformed(settings: Mapping[str, Any]) -> Iterator[str]:
     for name, value in settings.items():
         if name not in {*_OBJECTS, *_LISTS}:
             yield f"{name!r} is not a field of a TaskConfig; choose from {', '.join([*_OBJECTS, *_LISTS])}"
-        elif value and name in _OBJECTS and not isinstance(value, dict):
-            yield f"{name} is {value!r}, not an object"
-        elif (value and name in _LISTS) and not (
-            isinstance(value, list) and all(isinstance(item, dict) for item in value)
-        ):
+        elif value and not isinstance(value, dict if name in _OBJECTS else list):
+            yield f"{name} is {value!r}, not {'an object' if name in _OBJECTS else 'a list'}"
+        elif not all(isinstance(item, dict) for item in value or () if name in _LISTS):
             yield f"{name} is {value!r}, not a list of objects"
 
 

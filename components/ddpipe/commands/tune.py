@@ -22,19 +22,19 @@ from ddpipe.api import (
     resumed_by,
     timed_name,
 )
-from ddpipe.commands import KATIB, json_option, on_option, print_result, same_command
-from ddpipe.commands.options import SectionedCommand, given_names, options
+from ddpipe.commands import KATIB, SectionedCommand, json_option, on_option, print_result, same_command
+from ddpipe.commands.options import given_names, options
 from ddpipe.commands.results import CommandOutcome, Scores
 from ddpipe.commands.run_steps import with_path
 from ddpipe.commands.step import step_command
 from ddpipe.data.manifest import load_manifest
+from ddpipe.data.versions import address
 from ddpipe.errors import Interrupted, ParameterError
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.jobs.experiment import TRIAL, SearchPlan
 from ddpipe.jobs.job import Owner, TrainingJob, training_command
 from ddpipe.jobs.options import JobOptions, Restart
 from ddpipe.model.tasks import TASKS
-from ddpipe.parameters import refuse
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.processes.machine import on_stop
 from ddpipe.runs import Run, RunOptions, removed_if_rejected
@@ -47,6 +47,7 @@ from ddpipe.storage.lease import lease
 from ddpipe.train.presets import PresetOptions
 from ddpipe.train.recipe import Recipe
 from ddpipe.tune.study import BEST, Study, StudyOptions, recipe_text, winner_json
+from ddpipe.validation import Settings
 
 if TYPE_CHECKING:
     from ddpipe.launching.tuning import Tuned
@@ -86,12 +87,11 @@ tune_command = Tune("tune", help="Search hyperparameters, on this machine or by 
 
 @on_option
 @step_command(TUNE)
-def katib_command(dataset: str, **given: Any) -> CommandOutcome:
+def katib_command(given: Settings) -> CommandOutcome:
     """Run the step; its declaration describes it."""
-    run, search = RunOptions.from_run_values(given).required, SearchOptions.from_run_values(given)
-    names = given_names(given)
-    recipe = chosen_recipe(given, names)
-    space = checked(parsed(search.search), recipe, names)
+    run, search = given.of(RunOptions).required, given.of(SearchOptions)
+    dataset, recipe = address(given["dataset"], given["store"]), chosen_recipe(given)
+    space = checked(parsed(search.search), recipe, given.given)
     check(space, search.sampler)
     plan = _plan(
         space, search, recipe, f"val_{TASKS[load_manifest(dataset).task].scores[0]}", given["restart"]
@@ -100,7 +100,7 @@ def katib_command(dataset: str, **given: Any) -> CommandOutcome:
     from ddpipe.launching.tuning import tune
 
     cluster = connect()
-    owner = Owner.from_run_values(given)
+    owner = given.of(Owner)
     job = TrainingJob(
         # Katib mixes up the trials of Experiments of one name in different namespaces.
         # A training of the same run is another step.
@@ -111,7 +111,7 @@ def katib_command(dataset: str, **given: Any) -> CommandOutcome:
         ),
         namespace=cluster.namespace,
         command=training_command(dataset, f"{run.uri}/trials/{TRIAL}/training", template(space, recipe)),
-        **_options(given, plan),
+        **_options(given.of(JobOptions), plan),
     )
     found = tune(job, plan, cluster, is_process=True)
     best = recipe_of(recipe, found.best.values, found.best.trial)
@@ -141,9 +141,8 @@ def _plan(space: Space, search: SearchOptions, recipe: Recipe, metric: str, rest
     )
 
 
-def _options(given: dict[str, Any], plan: SearchPlan) -> dict[str, Any]:
+def _options(options: JobOptions, plan: SearchPlan) -> dict[str, Any]:
     """The job's options; its pods are those of all trials at the same time."""
-    options = JobOptions.from_run_values(given)
     if options.min_nodes:
         raise ParameterError(
             what="the search cannot start",
@@ -188,16 +187,15 @@ _SHOWN = (
 @click.argument("path", required=False)
 @options(*_SHOWN, without=("run",), brief=True)
 @json_option
-def study_command(path: str | None, **given: Any) -> None:
+def study_command(path: str | None, **values: Any) -> None:
     """Search hyperparameters on this machine: prepare once, train trials, finish the run of the best one.
 
     PATH is the raw data: a folder, a file or s3://bucket/prefix, the same as --source-path.
     """
-    given = with_path(path, given)
-    names = given_names(given)
-    refuse("the search cannot start", validation.problems(_CHECKED, given, names))
-    recipe, search = chosen_recipe(given, names), SearchOptions.from_run_values(given)
-    checked(parsed(search.search), recipe, names)  # before anything is prepared
+    values = with_path(path, values)
+    given = validation.checked("the search cannot start", _CHECKED, values, given_names(values))
+    recipe, search = chosen_recipe(given), given.of(SearchOptions)
+    checked(parsed(search.search), recipe, given.given)  # before anything is prepared
     if Sampler(search.sampler).needs_katib:
         raise ParameterError(
             what="the search cannot start",
@@ -208,7 +206,7 @@ def study_command(path: str | None, **given: Any) -> None:
     data = data_of(given)
     title = data.name if isinstance(data, PrepareSpec) else "study"
     study = Study.named(given["study"] or timed_name(title))
-    training, evaluation = TrainOptions.from_run_values(given), EvaluateSpec.from_run_values(given)
+    training, evaluation = given.of(TrainOptions), given.of(EvaluateSpec)
     with resumed_by("study", Run(str(study.folder)), given["study"], same_command()):
         found, finished = tune_here(study, data, recipe, search, training, evaluation)
     print_result({**found.to_dict(), "run": finished.to_dict()}, f"{found.text()}\n{finished.text()}")

@@ -156,7 +156,7 @@ def _conflicts(space: Space, recipe: Recipe, given: Iterable[str]) -> list[str]:
         f"with {item.name}={_written(value)}: {problem}"
         for item in space.dimensions
         for value in item.limits
-        for problem in Recipe.problems_in({**recipe.to_dict(), item.name: value})
+        for problem in Recipe.from_run_values({**recipe.to_dict(), item.name: value}).problems()
     )
     return [*problems, *wrong]
 

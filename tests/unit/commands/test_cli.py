@@ -150,6 +150,14 @@ def test_all_wrong_parameters_are_reported_together(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+def test_text_that_is_no_number_is_reported_with_the_other_wrong_values() -> None:
+    ended = ddpipe("train", "--dataset", "none", "--epochs", "ten", "--compile", "maybe", "--seed", "-1")
+    assert ended.exit_code == ParameterError.exit_code
+    assert "3 problems" in ended.stderr
+    assert "--epochs is 'ten', not a whole number" in ended.stderr
+    assert "--compile is 'maybe', not true or false" in ended.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [

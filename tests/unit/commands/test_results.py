@@ -13,7 +13,6 @@ from ddpipe.__main__ import cli
 from ddpipe.commands.results import (
     Classification,
     Document,
-    EventFiles,
     Page,
     Scores,
     metadata_of_v2,
@@ -67,8 +66,9 @@ def test_a_roc_curve_has_the_columns_that_the_ui_looks_for() -> None:
 
 
 def test_event_files_are_shown_where_the_ui_can_reach_them() -> None:
-    assert views(EventFiles("/data/run")) == []
-    assert views(EventFiles("s3://b/run")) == [{"type": "tensorboard", "source": "s3://b/run"}]
+    assert json.loads(views_of_v1([], "/data/run"))["outputs"] == []
+    found = json.loads(views_of_v1([], "s3://b/run"))["outputs"]
+    assert found == [{"type": "tensorboard", "source": "s3://b/run"}]
 
 
 def test_kfp_2_gets_metadata_by_name_and_uri() -> None:

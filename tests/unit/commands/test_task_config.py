@@ -115,10 +115,11 @@ def test_a_patch_of_the_component_s_user_stays() -> None:
 
 def test_malformed_settings_are_reported_together() -> None:
     with pytest.raises(ParameterError) as caught:
-        with_task_config({"nodeselector": {}, "env": {"A": "1"}, "resources": "16Gi"}, {})
+        with_task_config({"nodeselector": {}, "env": {"A": "1"}, "volumes": ["a"]}, {})
     assert "3 problems" in caught.value.seen
     assert "'nodeselector' is not a field of a TaskConfig" in caught.value.seen
-    assert "env is {'A': '1'}, not a list of objects" in caught.value.seen
+    assert "env is {'A': '1'}, not a list" in caught.value.seen
+    assert "volumes is ['a'], not a list of objects" in caught.value.seen
 
 
 def test_settings_that_a_job_cannot_have_are_rejected() -> None:
