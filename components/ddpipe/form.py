@@ -1,7 +1,7 @@
 """A pipeline's form: many parameters in few fields, whose names sort them into groups.
 
 A parameter that is often set has its own field, named in its declaration: `train_epochs` for epochs. The
-others of its group share an object field, by their own names: `train_options` = {"label_smoothing": 0.1}.
+others of its group share an object field, by their own names: `train_options` = {"momentum": 0.5}.
 Steps know only the parameters' own names; this module translates between names and fields.
 
 A message names a parameter in backticks, as it is declared. The entry point that shows the message spells it:

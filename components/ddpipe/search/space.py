@@ -1,7 +1,7 @@
 """The space of a search, from text: which hyperparameters vary, and among which values.
 
     learning_rate=log(0.01,1)       numbers between two limits, by their logarithms
-    label_smoothing=0..0.2          numbers between two limits
+    momentum=0.5..0.9               numbers between two limits
     model=fast-cnn,resnet18         some of several values
     learning_rate                   the declared typical range, or every allowed name
 
