@@ -77,12 +77,10 @@ def component(
         options = [part for item in own for part in (as_option(item.name), given[item.name])]
         options += [part for item in objects for part in ("--options", given[item.name])]
         checks = [part for item in checked for part in ("--check", item.name, given[item.name])]
-        outputs = [(result, given[result.name]) for result in step.results]
-        files = [
-            part
-            for result, output in outputs
-            for part in ("--write", result.name, output if result.kind.is_value else output.path)
-        ]
+        files: list[Any] = []
+        for result in step.results:
+            output = given[result.name]
+            files += ["--write", result.name, output if result.kind.is_value else output.path]
         return dsl.ContainerSpec(
             image=image_named(step.image),
             command=["ddpipe", *step.command],
@@ -93,10 +91,8 @@ def component(
         Argument(one.name, Argument.POSITIONAL_OR_KEYWORD, annotation=_TYPES[one.kind])
         for one in step.results
     ]
-    engine_filled = [_TASK_CONFIG] if task_config else []
-    arguments = sorted(
-        [*map(argument, taken), *outputs, *engine_filled], key=lambda one: one.default is not Argument.empty
-    )
+    arguments = [*map(argument, taken), *outputs, *([_TASK_CONFIG] if task_config else [])]
+    arguments.sort(key=lambda one: one.default is not Argument.empty)
     names = [one.name for one in arguments]
     described(container, step.name, step.help, arguments, (*taken, *step.results))
     made = StepComponent(step, container)
