@@ -63,6 +63,13 @@ FORMATS: Mapping[str, tuple[type, ...]] = {
 """Heading of each format, and the classes that define it."""
 
 BENCHMARKS: Mapping[str, tuple[str, str]] = {
+    "first-sets.md": (
+        "Sets that people bring first",
+        (
+            "Drawn from seeds (`tests/support/first_sets.py`), each given to `ddpipe run --processes 2` as it"
+            " is. *Before* is the version before splits were stratified and wide images kept whole."
+        ),
+    ),
     "launcher-figures.md": (
         "Launching",
         (
