@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -47,6 +48,20 @@ def _by_epoch(axes: Axes, history: Sequence[Mapping[str, float]], quantity: str)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("epoch")
     axes.legend(frameon=False)
+
+
+def losses_by_epoch(losses: Mapping[str, Sequence[float]]) -> str:
+    """The validation losses of several runs."""
+
+    def draw(axes: Axes) -> None:
+        looks = itertools.product(("-", "--", ":"), (TRAIN, VALIDATION, MUTED))
+        for (name, values), (line, color) in zip(losses.items(), itertools.cycle(looks)):
+            axes.plot(range(1, len(values) + 1), values, color=color, linestyle=line, label=name)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xlabel("epoch")
+        axes.legend(frameon=False)
+
+    return figure(draw, height=3, width=7)
 
 
 def roc_curves(average: Curve, curves: Mapping[str, Curve], lowest: str | None) -> str:
