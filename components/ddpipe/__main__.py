@@ -55,6 +55,37 @@ COMMANDS = {
 A file is imported when one of its commands is called: `launch` does not load what `prepare` needs.
 """
 
+BELOW: Mapping[str, Mapping[str, str]] = {
+    "runs": {
+        "ls": "--runs s3://mlpipeline/runs",
+        "show": "first",
+        "compare": "first second --page compared.html",
+        "logs": "4f1c train",
+        "stop": "4f1c",
+        "retry": "4f1c --wait",
+    },
+    "data": {
+        "ls": "",
+        "show": "photos",
+        "diff": "0cc726233b3c 802f9b7067ac",
+        "verify": "photos",
+        "rm": "0cc726233b3c",
+        "clean-up": "",
+    },
+    "models": {
+        "ls": "",
+        "show": "photos",
+        "diff": "photos@3f9c01 photos",
+        "promote": "photos@3f9c01",
+        "rollback": "photos",
+        "evaluate": "runs/first/model --dataset photos",
+        "register": "photos@champion --registry http://model-registry:8080",
+        "rm": "photos@3f9c01",
+    },
+    "jobs": {"ls": "-n team-a", "scale": "train-4f1c --nodes 4", "clean-up": "-n team-a"},
+}
+"""The arguments of an example for each command of a group."""
+
 _INTERRUPTED = 128 + SIGINT  # exit code after Ctrl-C
 # Commands whose end is a message, if one is wanted; in a pipeline, clean-up sends it.
 _NOTIFIED = {"run", "tune", "train", "launch"}
@@ -81,6 +112,8 @@ class CommandLine(click.Group):
             return _not_installed(name, error)
         command: click.Command = getattr(module, f"{name}_command")
         command.epilog = f"Example: ddpipe {example}"
+        for below, arguments in BELOW.get(name, {}).items():
+            command.commands[below].epilog = f"Example: ddpipe {name} {below} {arguments}".rstrip()  # type: ignore[attr-defined]
         return command
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:

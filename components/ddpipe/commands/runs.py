@@ -99,10 +99,7 @@ def show_command(engine: Engine | None, folder: str, run_id: str, wait: bool) ->
 @click.option("--page", metavar="FILE", help="File for the same as an HTML page, with curves.")
 @json_option
 def compare_command(folder: str, names: tuple[str, ...], page: str | None) -> None:
-    """Compare trained and evaluated runs of a folder: scores, what differs, and how the loss fell.
-
-    Example: ddpipe runs compare first second --page compared.html
-    """
+    """Compare trained and evaluated runs of a folder: scores, what differs, and how the loss fell."""
     compared = {name: _compared(Run.named(folder, name)) for name in names}
     scores = dict.fromkeys(score for one in compared.values() for score in one["scores"])
     settings = dict.fromkeys(name for one in compared.values() for name in one["settings"])

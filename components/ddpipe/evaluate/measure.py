@@ -87,7 +87,12 @@ def unproven(metrics: Metrics) -> Iterator[str]:
         )
         yield (
             f"{METRICS[name].title} {score.value:.4f} is not clearly better than {known[name]:.4f}, which "
-            f"{constant} gives: add images of the classes that are confused, or train longer"
+            f"{constant} gives: "
+            + (
+                "add images, as those of this split are too few to show it"
+                if score.value > known[name]
+                else "add images of the classes that are confused, or train longer"
+            )
         )
 
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ddpipe import steps
-from ddpipe.__main__ import COMMANDS, cli
+from ddpipe.__main__ import BELOW, COMMANDS, cli
 from ddpipe.errors import DatasetError, NotWritable, ParameterError, SourceError
 from ddpipe.storage import open_store
 
@@ -86,6 +86,17 @@ def test_help_imports_little(names: list[str], imported: list[str]) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(ast.literal_eval(done.stdout.splitlines()[-1])) <= set(imported)
+
+
+@pytest.mark.parametrize("group", BELOW)
+def test_each_command_of_a_group_has_an_example_that_can_be_typed(group: str) -> None:
+    found = cli.get_command(click.Context(cli), group)
+    assert isinstance(found, click.Group)
+    assert set(found.commands) == set(BELOW[group])
+    for name, command in found.commands.items():
+        words = f"{group} {name} {BELOW[group][name]}".split()
+        assert ddpipe(group, name, "--help").output.rstrip().endswith("Example: ddpipe " + " ".join(words))
+        command.make_context(name, words[2:])
 
 
 @pytest.mark.parametrize("name", COMMANDS)
