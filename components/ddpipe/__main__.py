@@ -78,7 +78,7 @@ BELOW: Mapping[str, Mapping[str, str]] = {
         "diff": "photos@3f9c01 photos",
         "promote": "photos@3f9c01",
         "rollback": "photos",
-        "evaluate": "runs/first/model --dataset photos",
+        "evaluate": "photos@champion --dataset 3f9c01 --output checked",
         "register": "photos@champion --registry http://model-registry:8080",
         "rm": "photos@3f9c01",
     },
