@@ -33,7 +33,7 @@ from ddpipe import steps
 from ddpipe.form import as_option
 from ddpipe.jobs.job import Owner
 from ddpipe.parameters import Parameter
-from ddpipe.steps import TASK_CONFIG, Image, Kind, Result, Step
+from ddpipe.steps import TASK_CONFIG, Image, Kind, Step, StepResult
 
 # Registry and tag of the images in components and packages: `make compile REGISTRY=… TAG=…`.
 REGISTRY, TAG = os.environ.get("DDPIPE_REGISTRY", "ghcr.io/ddpipe"), os.environ.get("DDPIPE_TAG", "0.1.0")
@@ -147,7 +147,7 @@ def described(
     name: str,
     help: str,  # noqa: A002 - as in the declarations
     arguments: Sequence[Argument],
-    texts: Sequence[Parameter | Result],
+    texts: Sequence[Parameter | StepResult],
 ) -> None:
     """Set the name, signature and docstring of a function, from which the compiler makes a component."""
     lines = [f"    {item.name}: {item.help}" for item in texts]

@@ -195,7 +195,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class StepResult:
     """A result of a step."""
 
     name: str  # different from all parameters of the step, and from all results that other steps show
@@ -211,7 +211,7 @@ class Step:
     words: str = ""  # those after `ddpipe` on the command line; empty for the name
     image: Image
     groups: tuple[type[Parameters], ...]  # its parameters; if two have the same name, the first one counts
-    results: tuple[Result, ...]
+    results: tuple[StepResult, ...]
     help: str
     subject: str = ""  # the parameter that the command also takes as an argument; empty for none
 
@@ -233,10 +233,10 @@ PREPARE = Step(
     image=Image.TRAINER,
     groups=(PrepareSpec, EncodeOptions, RunOptions, StoreOptions),
     results=(
-        Result("dataset", Kind.TEXT, "URI of the dataset version's manifest, the input of later steps."),
-        Result("dataset_id", Kind.TEXT, "SHA-256 that identifies the version."),
-        Result("dataset_version", Kind.DATASET, "The dataset version, as a copy of its manifest."),
-        Result(
+        StepResult("dataset", Kind.TEXT, "URI of the dataset version's manifest, the input of later steps."),
+        StepResult("dataset_id", Kind.TEXT, "SHA-256 that identifies the version."),
+        StepResult("dataset_version", Kind.DATASET, "The dataset version, as a copy of its manifest."),
+        StepResult(
             "data_report", Kind.PAGE, "HTML report on the dataset: classes, samples, sizes and duplicates."
         ),
     ),
@@ -249,8 +249,8 @@ TRAIN = Step(
     image=Image.LAUNCHER,
     groups=(DatasetOptions, RunOptions, ReuseOptions, PresetOptions, Recipe, JobOptions, Owner),
     results=(
-        Result("training", Kind.TEXT, "Folder with checkpoints, metrics and event files."),
-        Result("train_metrics", Kind.METRICS, "Loss and scores of the last epoch."),
+        StepResult("training", Kind.TEXT, "Folder with checkpoints, metrics and event files."),
+        StepResult("train_metrics", Kind.METRICS, "Loss and scores of the last epoch."),
     ),
     help="Train a model on a dataset version, in the pods of a job. A repeated call resumes from the last "
     "checkpoint.",
@@ -268,8 +268,8 @@ TUNE = Step(
     image=Image.LAUNCHER,
     groups=(DatasetOptions, RunOptions, SearchOptions, PresetOptions, Recipe, JobOptions, Owner),
     results=(
-        Result("best_recipe", Kind.TEXT, "The best recipe, the input `recipe` of train."),
-        Result("tune_metrics", Kind.METRICS, "Score of the best trial on the validation split."),
+        StepResult("best_recipe", Kind.TEXT, "The best recipe, the input `recipe` of train."),
+        StepResult("tune_metrics", Kind.METRICS, "Score of the best trial on the validation split."),
     ),
     help="Search hyperparameters with Katib: its trials are jobs. A repeated call continues the same search.",
 )
@@ -278,11 +278,11 @@ EVALUATE = Step(
     image=Image.TRAINER,
     groups=(TrainedDatasetOptions, RunOptions, EvaluateSpec, NetworkOptions, StoreOptions),
     results=(
-        Result("evaluation", Kind.TEXT, "Folder with metrics and predictions."),
-        Result("score", Kind.NUMBER, "Accuracy, or macro AUC for a multilabel dataset."),
-        Result("test_metrics", Kind.METRICS, "Scores on the test split."),
-        Result("roc_and_confusion", Kind.CLASSIFICATION, "Confusion matrix and ROC curve."),
-        Result("evaluation_report", Kind.PAGE, "HTML report on the run so far."),
+        StepResult("evaluation", Kind.TEXT, "Folder with metrics and predictions."),
+        StepResult("score", Kind.NUMBER, "Accuracy, or macro AUC for a multilabel dataset."),
+        StepResult("test_metrics", Kind.METRICS, "Scores on the test split."),
+        StepResult("roc_and_confusion", Kind.CLASSIFICATION, "Confusion matrix and ROC curve."),
+        StepResult("evaluation_report", Kind.PAGE, "HTML report on the run so far."),
     ),
     help="Evaluate a run's model on the test split, every sample exactly once.",
 )
@@ -291,12 +291,12 @@ GATE = Step(
     image=Image.TRAINER,
     groups=(TrainedDatasetOptions, RunOptions, GateSpec, StoreOptions),
     results=(
-        Result("decision", Kind.TEXT, "promote or keep; the step fails if the model is rejected."),
-        Result("to_export", Kind.TEXT, "yes if the model is to be exported, otherwise no."),
-        Result(
+        StepResult("decision", Kind.TEXT, "promote or keep; the step fails if the model is rejected."),
+        StepResult("to_export", Kind.TEXT, "yes if the model is to be exported, otherwise no."),
+        StepResult(
             "gate_metrics", Kind.METRICS, "Scores of the new model and of the champion on the same images."
         ),
-        Result("gate_report", Kind.PAGE, "HTML report on the run so far, with the verdict."),
+        StepResult("gate_report", Kind.PAGE, "HTML report on the run so far, with the verdict."),
     ),
     help="Compare a run's evaluated model with the champion on the same images, and decide whether it is to "
     "replace it. The export promotes it.",
@@ -306,9 +306,9 @@ EXPORT = Step(
     image=Image.TRAINER,
     groups=(TrainedDatasetOptions, RunOptions, ExportSpec, NetworkOptions, StoreOptions),
     results=(
-        Result("model", Kind.TEXT, "Folder of the model package."),
-        Result("model_package", Kind.MODEL, "The model package, as a copy of its signature."),
-        Result("report", Kind.PAGE, "HTML report on the whole run."),
+        StepResult("model", Kind.TEXT, "Folder of the model package."),
+        StepResult("model_package", Kind.MODEL, "The model package, as a copy of its signature."),
+        StepResult("report", Kind.PAGE, "HTML report on the whole run."),
     ),
     help="Export a run's evaluated model as safetensors and ONNX, and check that both give the same output.",
 )
@@ -317,8 +317,8 @@ DEPLOY = Step(
     image=Image.LAUNCHER,
     groups=(ModelOptions, DeployOptions, StoreOptions),
     results=(
-        Result("url", Kind.TEXT, "Address of the service inside the cluster."),
-        Result("previous", Kind.TEXT, "Package that the service used before; empty for none."),
+        StepResult("url", Kind.TEXT, "Address of the service inside the cluster."),
+        StepResult("previous", Kind.TEXT, "Package that the service used before; empty for none."),
     ),
     help="Serve a model on the cluster, as a KServe InferenceService or a Deployment, and wait until its "
     "pods answer. If they do not, the previous model is restored and the exit code is 39.",
@@ -329,9 +329,9 @@ PREDICT = Step(
     image=Image.TRAINER,
     groups=(ModelOptions, PredictOptions, StoreOptions),
     results=(
-        Result("predicted", Kind.TEXT, "Folder with predictions.csv and summary.json."),
-        Result("prediction_metrics", Kind.METRICS, "Numbers of images, and of unreadable ones."),
-        Result("predictions_page", Kind.PAGE, "HTML page with shares and the least sure answers."),
+        StepResult("predicted", Kind.TEXT, "Folder with predictions.csv and summary.json."),
+        StepResult("prediction_metrics", Kind.METRICS, "Numbers of images, and of unreadable ones."),
+        StepResult("predictions_page", Kind.PAGE, "HTML page with shares and the least sure answers."),
     ),
     help="Predict images (files, folders, CSV files of paths or s3:// URIs): a line for each, or, with a "
     "table, a folder of all predictions and a page. Images that cannot be read are listed, the others "
@@ -344,8 +344,8 @@ REGISTER = Step(
     image=Image.LAUNCHER,
     groups=(ModelOptions, RegisterOptions, StoreOptions),
     results=(
-        Result("version_id", Kind.TEXT, "ID of the version in the registry."),
-        Result("registered_version", Kind.MODEL, "The version, as its entry in the registry."),
+        StepResult("version_id", Kind.TEXT, "ID of the version in the registry."),
+        StepResult("registered_version", Kind.MODEL, "The version, as its entry in the registry."),
     ),
     help="Register a version of a model in a Kubeflow Model Registry, with its scores, lineage and run. "
     "Registering again updates the entry.",
@@ -357,8 +357,8 @@ PYTORCH_JOB = Step(
     image=Image.LAUNCHER,
     groups=(LaunchOptions, Owner),
     results=(
-        Result("job", Kind.TEXT, "Name of the job."),
-        Result("job_metrics", Kind.METRICS, "Numbers from the last progress line (name=value)."),
+        StepResult("job", Kind.TEXT, "Name of the job."),
+        StepResult("job_metrics", Kind.METRICS, "Numbers from the last progress line (name=value)."),
     ),
     help="Run any image and command as a training job and wait for it. The step succeeds if and only if the "
     "job succeeded and its outputs exist.",

@@ -87,7 +87,7 @@ def serve_command(model: str, runs: str, store: str, **given: Any) -> None:
 
     from ddpipe.processes.machine import return_memory
     from ddpipe.serve.predictor import load_model
-    from ddpipe.serve.server import Connection, Server
+    from ddpipe.serve.server import HttpConnection, Server
 
     return_memory()  # otherwise each thread keeps that of the largest image that it has decoded
     chosen = ServeOptions.from_run_values(given).validated()
@@ -96,7 +96,7 @@ def serve_command(model: str, runs: str, store: str, **given: Any) -> None:
         server.app(),
         host=chosen.host,
         port=chosen.port,
-        http=Connection,
+        http=HttpConnection,
         backlog=BACKLOG,
         log_level="warning",
         timeout_graceful_shutdown=GRACE,

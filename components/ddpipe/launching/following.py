@@ -43,7 +43,7 @@ from ddpipe.launching.logs import Logs
 from ddpipe.launching.observer import Observer
 from ddpipe.launching.pod_history import STUCK_SECONDS, PodHistory
 from ddpipe.launching.progress import Progress
-from ddpipe.launching.stalls import Patience, Stall, latest_warning, stalls_of, with_kill
+from ddpipe.launching.stalls import Stall, StallPatience, latest_warning, stalls_of, with_kill
 
 # Kubernetes takes a node for lost after so many seconds by default, since 1.32 after ten more.
 UNSEEN_SECONDS = 40
@@ -100,7 +100,7 @@ class Follower:
     _queue: Queue = field(default_factory=Queue)
     _history: PodHistory = field(init=False)
     _observer: Observer = field(init=False)
-    _patience: Patience = field(init=False)
+    _patience: StallPatience = field(init=False)
     _progress: Progress = field(init=False)
 
     def __post_init__(self) -> None:
@@ -108,7 +108,7 @@ class Follower:
         self._observer = Observer(
             self.job, self.backend, self.uid, history=self._history, say=self.say, clock=self.clock
         )
-        self._patience = Patience(self.limits.deadlines.hopeless)
+        self._patience = StallPatience(self.limits.deadlines.hopeless)
         self._progress = Progress(self.job, self.say, self.logs.reports)
 
     def follow(self) -> Ended | Resize:

@@ -103,7 +103,7 @@ class _Track:
         return self.since + _DOUBT * hopeless if self.attempts >= stall.attempts else None
 
 
-class Patience:
+class StallPatience:
     """How long the stalls of one job have lasted."""
 
     def __init__(self, hopeless: float) -> None:

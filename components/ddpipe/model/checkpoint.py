@@ -113,7 +113,7 @@ class Saved:
         return saved
 
 
-class Attempt:
+class TrainingAttempt:
     """The right to write a training's checkpoints, until another process claims it."""
 
     def __init__(self, store: Store, name: str, saved: Sequence[Saved], keep: int) -> None:
@@ -193,12 +193,12 @@ class Attempt:
             )
 
 
-def claim(store: Store, start: Saved | None, keep: int = 2) -> Attempt:
+def claim(store: Store, start: Saved | None, keep: int = 2) -> TrainingAttempt:
     """Take over a training, from the checkpoint `start` or from the beginning."""
     stored = [item.key for item in store.list(_FOLDER)]
     number = max((number for number, _ in _attempts(stored)), default=0) + 1
     kept = _up_to(start, store, stored) if start else ()
-    attempt = Attempt(store, f"{number:04d}-{uuid4().hex[:8]}", kept, keep)
+    attempt = TrainingAttempt(store, f"{number:04d}-{uuid4().hex[:8]}", kept, keep)
     # The pointer is what others see of a claim: an earlier attempt gives up before its next save.
     attempt.point()
     return attempt

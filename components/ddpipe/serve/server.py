@@ -67,7 +67,7 @@ def _busy(text: str) -> HTTPException:
     return HTTPException(503, f"{text}: try again after {RETRY_AFTER} s", {"Retry-After": str(RETRY_AFTER)})
 
 
-class Connection(H11Protocol):
+class HttpConnection(H11Protocol):
     """A client: it is let go if it does not send a whole header in time, or if others need its place."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
@@ -77,7 +77,7 @@ class Connection(H11Protocol):
         self._wait()
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if len(self.connections) > min(MOST_CONNECTIONS, descriptors - SPARE_DESCRIPTORS):
-            waiting = [one for one in self.connections if isinstance(one, Connection) and one.waits_since]
+            waiting = [one for one in self.connections if isinstance(one, HttpConnection) and one.waits_since]
             min(waiting, key=lambda one: one.waits_since or 0.0).let_go()
 
     def data_received(self, data: bytes) -> None:

@@ -31,7 +31,7 @@ import torch
 
 from ddpipe.distributed import World
 from ddpipe.errors import StoreError
-from ddpipe.model.checkpoint import Attempt, Checkpoint, Saved
+from ddpipe.model.checkpoint import Checkpoint, Saved, TrainingAttempt
 from ddpipe.model.tensors import Piece, Share, write_pieces
 from ddpipe.storage import Store
 from ddpipe.train.constants import LAST_WRITES, RETRY_PAUSE, STORE_PATIENCE
@@ -49,7 +49,7 @@ class Saver:
 
     def __init__(
         self,
-        attempt: Attempt,
+        attempt: TrainingAttempt,
         uploads: Uploads,
         *,
         start: Checkpoint | None,

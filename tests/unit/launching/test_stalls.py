@@ -11,7 +11,7 @@ from ddpipe.errors import DdpipeError, ImageUnavailable, LaunchError, PodRefused
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.pytorchjob import BACKEND, status
 from ddpipe.jobs.status import IMAGE_TROUBLE
-from ddpipe.launching.stalls import Patience, Stall, stalls_of
+from ddpipe.launching.stalls import Stall, StallPatience, stalls_of
 
 JOB = a_job()
 SOON, LATER = 20.0, 120.0
@@ -47,7 +47,7 @@ class Watched:
     """A job that is looked at every five seconds."""
 
     def __init__(self) -> None:
-        self._patience, self.now = Patience(SOON), 0.0
+        self._patience, self.now = StallPatience(SOON), 0.0
 
     def shows(
         self, *pods: dict[str, Any], seconds: float = 5, events: tuple[dict[str, Any], ...] = ()
@@ -164,7 +164,7 @@ def test_many_pods_in_one_state_are_one_message_with_a_count() -> None:
     job = a_job(nodes=512)
     pods = [a_pod(job, f"worker-{rank}", **waiting("ErrImagePull", ABSENT)) for rank in range(512)]
     found = of_job(job, an_object(job, "Created"), *pods)
-    patience = Patience(SOON)
+    patience = StallPatience(SOON)
     patience.exhausted(found, 0)
     error = patience.exhausted(found, SOON)
     assert error is not None
@@ -218,7 +218,7 @@ def test_a_pod_stuck_on_a_lost_node_is_named_in_the_end() -> None:
 
 
 def test_the_next_look_is_due_when_a_stall_has_lasted() -> None:
-    patience = Patience(SOON)
+    patience = StallPatience(SOON)
     assert patience.exhausted(stalls(FIRST, pulling(ABSENT)), 100) is None
     assert patience.next == 120
     patience.exhausted([], 110)

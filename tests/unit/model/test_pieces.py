@@ -15,7 +15,7 @@ import torch
 from stored import latest
 
 from ddpipe.errors import CheckpointError
-from ddpipe.model.checkpoint import Attempt, Checkpoint, claim, newest
+from ddpipe.model.checkpoint import Checkpoint, TrainingAttempt, claim, newest
 from ddpipe.model.tensors import Piece, Share, parted, rows_of, write_pieces
 from ddpipe.storage import Store, open_store
 
@@ -33,7 +33,9 @@ def states_of(rank: int, ranks: int, scale: float = 1.0) -> dict[str, Any]:
     return {"model": model, "optimizer": {"state": {0: {"buffer": shares["momentum"], "step": 5}}}}
 
 
-def saved(store: Store, attempt: Attempt, step: int, ranks: int = 3, scale: float = 1.0) -> Checkpoint:
+def saved(
+    store: Store, attempt: TrainingAttempt, step: int, ranks: int = 3, scale: float = 1.0
+) -> Checkpoint:
     """Save as so many ranks do."""
     pieces: list[Piece] = []
     for rank in range(ranks):

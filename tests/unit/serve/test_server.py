@@ -33,7 +33,7 @@ from ddpipe.errors import ParameterError
 from ddpipe.model.session import Session
 from ddpipe.serve import server as server_module
 from ddpipe.serve.predictor import Predictor, load_model
-from ddpipe.serve.server import LARGEST_BODY, Connection, Server
+from ddpipe.serve.server import LARGEST_BODY, HttpConnection, Server
 
 HTTP = urllib3.PoolManager(maxsize=64, timeout=60, retries=False)
 
@@ -51,7 +51,7 @@ def url(model: Predictor) -> Iterator[str]:
 def _running(server: Server, keep_alive: int = 5) -> Iterator[str]:
     config = uvicorn.Config(
         server.app(),
-        http=Connection,
+        http=HttpConnection,
         port=0,
         log_level="error",
         lifespan="off",
