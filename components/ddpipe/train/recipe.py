@@ -125,7 +125,7 @@ def own_functions(values: Mapping[str, Any]) -> dict[str, str]:
 def as_today(stored: Mapping[str, Any]) -> dict[str, Any]:
     """A stored recipe in today's words; a former name stays only where its value shaped the model."""
     numbers = {item.name for item in declared(Recipe) if item.may_be_auto}
-    return {
+    return {"loss": CROSS_ENTROPY} | {  # which was the only one before it had a name
         name: AUTO if name in numbers and value == _ONCE_AUTO else value
         for name, value in stored.items()
         if name not in FORMER or not (name in _WITHOUT_EFFECT or value == FORMER[name])

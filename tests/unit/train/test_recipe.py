@@ -37,6 +37,7 @@ def test_a_stored_number_may_be_open_in_the_former_way() -> None:
         "epochs": "auto",
         "learning_rate": "auto",
         "seed": 5,
+        "loss": "cross-entropy",  # the only one before it had a name
     }
     assert Recipe.from_dict({"epochs": -1}) == Recipe()
     with pytest.raises(ParameterError, match="`epochs` is -1, not a whole number from 1 to 100000, or auto"):
