@@ -43,7 +43,7 @@ from ddpipe.storage.lease import lease
 from ddpipe.train.presets import PresetOptions, recipe_of
 from ddpipe.train.recipe import Recipe
 from ddpipe.tune.study import best_recipe
-from ddpipe.validation import Settings, checked
+from ddpipe.validation import RunSettings, checked
 
 if TYPE_CHECKING:
     from ddpipe.prepare.prepare import Prepared
@@ -215,7 +215,7 @@ def _settings(
     groups: tuple[type[Parameters], ...],
     given: Mapping[str, Any],
     known: tuple[type[Parameters], ...] = (),
-) -> Settings:
+) -> RunSettings:
     """All values of these groups: those that are given, out of the known ones, and the defaults."""
     items = {item.name: item for group in reversed(known or groups) for item in declared(group)}
     unknown = [form.unknown(name, items) for name in given if name not in items]
@@ -225,7 +225,7 @@ def _settings(
 
 def _begun(
     what: str, groups: tuple[type[Parameters], ...], run: str | Result, options: Mapping[str, Any]
-) -> tuple[Run, str, Settings]:
+) -> tuple[Run, str, RunSettings]:
     """The run of a step that follows training, its dataset, and the values of the step."""
     folder, _, name = run.uri.rpartition("/") if isinstance(run, Result) else ("", "", run)
     given = _settings(what, groups, {**options, **({"runs": folder} if folder else {}), "run": name})
@@ -233,7 +233,7 @@ def _begun(
     return begun, workflow.dataset_of(begun, given["dataset"], given["store"]), given
 
 
-def chosen_recipe(settings: Settings) -> Recipe:
+def chosen_recipe(settings: RunSettings) -> Recipe:
     """The recipe of the preset or the study, with the hyperparameters that the user set."""
     start = settings.of(PresetOptions)
     own = {item.name: settings[item.name] for item in declared(Recipe) if item.name in settings.given}
@@ -245,7 +245,7 @@ def timed_name(title: str) -> str:
     return f"{title}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
 
 
-def planned(given: Settings) -> RunPlan:
+def planned(given: RunSettings) -> RunPlan:
     """The run that these settings describe."""
     data = data_of(given)
     title = data.name if isinstance(data, PrepareSpec) else "run"
@@ -261,7 +261,7 @@ def planned(given: Settings) -> RunPlan:
     )
 
 
-def train_alone(given: Settings) -> tuple[Run, dict[str, Any]]:
+def train_alone(given: RunSettings) -> tuple[Run, dict[str, Any]]:
     """Train as the only process that works on the run, and return the run and the record of its training."""
     dataset = address(given["dataset"], given["store"])
     title = dataset.split("/")[-3]  # the URI ends with NAME/ID/manifest.json
@@ -289,7 +289,7 @@ def resumed_by(parameter: str, begun: Run, given: str, command: str = "") -> Ite
         raise
 
 
-def data_of(given: Settings) -> PrepareSpec | str:
+def data_of(given: RunSettings) -> PrepareSpec | str:
     """What to prepare, or the URI of a dataset version."""
     spec = given.of(PrepareSpec)
     if not given["dataset"]:

@@ -1,6 +1,6 @@
 """The values of a run, checked once: for `run`, each step, `submit`, `schedule` and a form's first step.
 
-    options, arguments of a function, fields of a form ──▶ values by name ──▶ checked ──▶ Settings ──▶ groups
+    options, arguments of a function, fields of a form ──▶ values by name ──▶ RunSettings ──▶ groups
 
 Each group of parameters checks its own values; here, they are checked with those of the preset.
 """
@@ -23,7 +23,7 @@ P = TypeVar("P", bound=Parameters)
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RunSettings:
     """Valid values of a run by name, from which its parts take their groups."""
 
     values: Values
@@ -43,12 +43,12 @@ def checked(
     values: Values,
     given: Collection[str],
     wrong: Iterable[str] = (),
-) -> Settings:
+) -> RunSettings:
     """The settings of a run, whose object store is used from now on; `wrong` is wrong with their names."""
     refuse(what, [*wrong, *problems(groups, values, given)])
     if values.get("s3_endpoint"):  # unless the environment names one, which may differ outside the cluster
         os.environ.setdefault("S3_ENDPOINT", values["s3_endpoint"])
-    return Settings(values, given)
+    return RunSettings(values, given)
 
 
 def problems(groups: Iterable[type[Parameters]], values: Values, given: Collection[str]) -> list[str]:

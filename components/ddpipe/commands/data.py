@@ -34,7 +34,7 @@ from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import RunOptions
 from ddpipe.steps import PREPARE, EncodeOptions
 from ddpipe.storage import existing_store, open_store
-from ddpipe.validation import Settings
+from ddpipe.validation import RunSettings
 
 SHOWN = 10  # sample IDs of each kind that are printed; --json has them all
 # Fields of a manifest that `show` prints with --json.
@@ -73,7 +73,7 @@ class GcOptions(Parameters):
 
 
 @step_command(PREPARE)
-def prepare_command(given: Settings) -> CommandOutcome:
+def prepare_command(given: RunSettings) -> CommandOutcome:
     """Run the step; its declaration describes it."""
     from ddpipe.prepare.prepare import prepare
     from ddpipe.prepare.report import data_report_html

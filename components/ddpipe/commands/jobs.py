@@ -27,7 +27,7 @@ from ddpipe.processes.local import run_program
 from ddpipe.processes.notices import is_wanted, notify
 from ddpipe.steps import LAUNCH_ANYWHERE, LaunchAnywhereOptions, SweepOptions
 from ddpipe.storage import exists
-from ddpipe.validation import Settings
+from ddpipe.validation import RunSettings
 
 _PATIENCE = 30.0  # seconds for which a request is retried
 _MOST_READ = 20  # jobs of a list whose progress is shown: it is in their logs
@@ -39,7 +39,7 @@ namespace_option = click.option(
 @step_command(LAUNCH_ANYWHERE, context_settings={"allow_interspersed_args": False})
 @namespace_option
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND]...")
-def launch_command(given: Settings, namespace: str | None, arguments: tuple[str, ...]) -> CommandOutcome:
+def launch_command(given: RunSettings, namespace: str | None, arguments: tuple[str, ...]) -> CommandOutcome:
     """Run the step; its declaration describes it."""
     if given["backend"] == LOCAL:
         return _launched_here(given.of(LaunchAnywhereOptions), (*given["command"], *arguments))

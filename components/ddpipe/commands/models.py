@@ -24,7 +24,7 @@ from ddpipe.steps import REGISTER
 from ddpipe.storage import existing_store, open_store, write_uri
 from ddpipe.storage.sealed import to_json
 from ddpipe.train.recipe import as_today
-from ddpipe.validation import Settings
+from ddpipe.validation import RunSettings
 
 SHOWN = 10  # promotions that are printed; --json has them all
 
@@ -180,7 +180,7 @@ def evaluate_command(model: str, dataset: str, **given: Any) -> None:
 
 
 @step_command(REGISTER)
-def register_command(given: Settings) -> CommandOutcome:
+def register_command(given: RunSettings) -> CommandOutcome:
     """Run the step; its declaration describes it."""
     from ddpipe.serve.registry import entry_of, register
 

@@ -20,7 +20,7 @@ from ddpipe.export import ExportSpec
 from ddpipe.runs import Run, RunOptions
 from ddpipe.steps import EVALUATE, EXPORT, GATE, TRAIN_ANYWHERE
 from ddpipe.storage import read_uri
-from ddpipe.validation import Settings, checked
+from ddpipe.validation import RunSettings, checked
 
 
 @click.command("run", cls=SectionedCommand)
@@ -52,7 +52,7 @@ def with_path(path: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @step_command(TRAIN_ANYWHERE)
-def train_command(given: Settings) -> CommandOutcome:
+def train_command(given: RunSettings) -> CommandOutcome:
     """Run the step; its declaration describes it."""
     run, record = train_alone(given)
     training, since = run.origin("train").training, run.facts("train").get("since", "")
@@ -74,14 +74,14 @@ def _scores(final: Mapping[str, float]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in found.items())
 
 
-def _trained(given: Settings) -> tuple[Run, str]:
+def _trained(given: RunSettings) -> tuple[Run, str]:
     """The run of a step that follows training, and its dataset version."""
     run = given.of(RunOptions).required
     return run, workflow.dataset_of(run, given["dataset"], given["store"])
 
 
 @step_command(EVALUATE)
-def evaluate_command(given: Settings) -> CommandOutcome:
+def evaluate_command(given: RunSettings) -> CommandOutcome:
     """Run the step; its declaration describes it."""
     run, dataset = _trained(given)
     evaluation = workflow.evaluate(run, dataset, given.of(EvaluateSpec), given["network"])
@@ -106,7 +106,7 @@ def evaluate_command(given: Settings) -> CommandOutcome:
 
 
 @step_command(GATE)
-def gate_command(given: Settings) -> CommandOutcome:
+def gate_command(given: RunSettings) -> CommandOutcome:
     """Run the step; its declaration describes it."""
     run, dataset = _trained(given)
     verdict = workflow.gate(run, dataset, given.of(GateSpec))
@@ -132,7 +132,7 @@ def gate_command(given: Settings) -> CommandOutcome:
 
 
 @step_command(EXPORT)
-def export_command(given: Settings) -> CommandOutcome:
+def export_command(given: RunSettings) -> CommandOutcome:
     """Run the step; its declaration describes it."""
     from ddpipe.model.package import FORMAT, ONNX, SIGNATURE
 

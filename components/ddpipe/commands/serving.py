@@ -21,7 +21,7 @@ from ddpipe.serve.naming import package_uri
 from ddpipe.serve.settings import DeployOptions, ModelOptions, PredictOptions, ServeOptions
 from ddpipe.steps import DEPLOY, PREDICT
 from ddpipe.storage import open_store
-from ddpipe.validation import Settings
+from ddpipe.validation import RunSettings
 
 BACKLOG = 2048  # connections that the system keeps until the server takes them
 GRACE = 20  # seconds that requests under way get after SIGTERM
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 @step_command(PREDICT)
 @click.argument("places", nargs=-1, metavar="[IMAGE]...")
-def predict_command(given: Settings, places: tuple[str, ...]) -> CommandOutcome | None:
+def predict_command(given: RunSettings, places: tuple[str, ...]) -> CommandOutcome | None:
     """Run the step; its declaration describes it."""
     from ddpipe.serve.naming import images_at
     from ddpipe.serve.predictor import load_model
@@ -117,7 +117,7 @@ def serve_command(model: str, runs: str, store: str, **given: Any) -> None:
 
 
 @step_command(DEPLOY)
-def deploy_command(given: Settings) -> CommandOutcome:
+def deploy_command(given: RunSettings) -> CommandOutcome:
     """Run the step; its declaration describes it."""
     from ddpipe.kube.api import connect
     from ddpipe.serve.deploy import deploy

@@ -26,7 +26,7 @@ from ddpipe.jobs.pods import merged, volume_name
 from ddpipe.parameters import Parameter, Parameters, declared, refuse
 from ddpipe.steps import LATER, TASK_CONFIG, Step
 from ddpipe.storage import split_uri
-from ddpipe.validation import Settings
+from ddpipe.validation import RunSettings
 
 Values = dict[str, Any]
 
@@ -108,7 +108,7 @@ def step_command(
     return decorate
 
 
-def _checked(step: Step, values: Values, options: Values, check: Mapping[str, str]) -> Settings:
+def _checked(step: Step, values: Values, options: Values, check: Mapping[str, str]) -> RunSettings:
     """The step's settings, checked together with those of later steps."""
     context = click.get_current_context()
     names = [item.name for item in step.parameters]

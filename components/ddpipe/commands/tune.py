@@ -47,7 +47,7 @@ from ddpipe.storage.lease import lease
 from ddpipe.train.presets import PresetOptions
 from ddpipe.train.recipe import Recipe
 from ddpipe.tune.study import BEST, Study, StudyOptions, recipe_text, winner_json
-from ddpipe.validation import Settings
+from ddpipe.validation import RunSettings
 
 if TYPE_CHECKING:
     from ddpipe.launching.tuning import Tuned
@@ -87,7 +87,7 @@ tune_command = Tune("tune", help="Search hyperparameters, on this machine or by 
 
 @on_option
 @step_command(TUNE)
-def katib_command(given: Settings) -> CommandOutcome:
+def katib_command(given: RunSettings) -> CommandOutcome:
     """Run the step; its declaration describes it."""
     run, search = given.of(RunOptions).required, given.of(SearchOptions)
     dataset, recipe = address(given["dataset"], given["store"]), chosen_recipe(given)

@@ -14,7 +14,7 @@ from ddpipe.commands.run_steps import train_command
 from ddpipe.errors import ParameterError
 from ddpipe.train.presets import PRESETS, recipe_of
 from ddpipe.train.recipe import Recipe
-from ddpipe.validation import Settings
+from ddpipe.validation import RunSettings
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -82,4 +82,4 @@ def test_what_is_given_overrides_the_preset(
     monkeypatch.chdir(tmp_path)
     with train_command.make_context("train", ["--dataset", "m", *arguments]) as context:
         values = {**context.params, **context.params["options"]}
-        assert chosen_recipe(Settings(values, given_names(values))) == recipe
+        assert chosen_recipe(RunSettings(values, given_names(values))) == recipe
