@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import pickle
+import signal
 import sys
 import tempfile
 import time
@@ -31,7 +32,7 @@ from torch.distributed import TCPStore
 from torch.multiprocessing import ProcessExitedException, ProcessRaisedException, start_processes
 
 from ddpipe.errors import DdpipeError, ParameterError, TrainingError
-from ddpipe.processes.machine import leave
+from ddpipe.processes.machine import act_without, leave
 
 _MOST = 2000  # characters of a traceback: Kubernetes keeps 4096 bytes of a termination message
 
@@ -53,6 +54,7 @@ def run_rank(body: Callable[[], object]) -> NoReturn:
     process with another exit code.
     """
     log_as_rank()
+    act_without("DDPIPE_PARENT", lambda: os.kill(os.getpid(), signal.SIGTERM))  # there without torchrun only
     try:
         body()
     except DdpipeError as error:

@@ -1,5 +1,7 @@
 """Training on this machine: torchrun starts the ranks, and the first error among them is raised here.
 
+A rank of ours that works alone starts without torchrun, which would first import torch for itself (2 s).
+
 A rank's standard output is its progress: it becomes this process's standard error. Its standard error, and
 torchrun's, is held back and shown only if a rank dies without reporting an error. What a program of a user
 own prints is shown as it comes; only torchrun's lines are held back.
@@ -18,16 +20,21 @@ import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 from ddpipe.errors import DdpipeError, Interrupted, ParameterError, ReplicaFailed, TrainingError, from_dict
-from ddpipe.processes.machine import LAUNCHED, cpus, first_killed, on_stop
+from ddpipe.processes.machine import LAUNCHED, Killed, cpus, first_killed, name_of, on_stop
 from ddpipe.processes.progress import widget_bar
 
 _TORCHRUN = (sys.executable, "-m", "ddpipe.torchrun", "--standalone")
 REPORTS = "DDPIPE_REPORT_SECONDS"  # of a training: how often it reports, where a notebook follows
 _STDERR = 2  # the file itself: a notebook's sys.stderr has none
 _LAST_LINES = 20
+_PATIENCE = 30.0  # seconds from SIGTERM to SIGKILL, as torchrun's
+# What torchrun would give a rank; a process that is its whole group may meet itself at any port.
+_ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+_ALONE |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 _FAILED = re.compile(r"rank +: (\d+) .*\n.*exitcode +: (\d+)")
 
 
@@ -62,22 +69,36 @@ def _run(program: Sequence[str], processes: int, max_restarts: int = 0, *, is_ow
     with tempfile.TemporaryDirectory(prefix="ddpipe-") as folder:
         kept_back = Path(folder, "stderr")
         options = (f"--nproc-per-node={processes}", f"--max-restarts={max_restarts}", f"--log-dir={folder}")
+        environment = _environment(processes) | ({"DDPIPE_REPORT": str(kept_back)} if is_own else {})
+        if alone := processes == 1 and not max_restarts and not is_own:
+            own_error = Path(folder, "attempt_0/0/error.json")
+            own_error.parent.mkdir(parents=True)
+            environment |= _ALONE | {"TORCHELASTIC_ERROR_FILE": str(own_error)}
         with (
             kept_back.open("wb") as stderr,
             subprocess.Popen(  # noqa: S603 - our own module, no shell
-                [*_TORCHRUN, *options, *program],
-                env=_environment(processes) | ({"DDPIPE_REPORT": str(kept_back)} if is_own else {}),
+                [sys.executable, *program] if alone else [*_TORCHRUN, *options, *program],
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=_STDERR,
                 stderr=_STDERR if is_own else stderr,
                 start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
-            ) as torchrun,
-            on_stop(torchrun.terminate) as signals,
+            ) as started,
+            on_stop(lambda: _stop(started) if alone else started.terminate()) as signals,
         ):
-            code = torchrun.wait()
+            code = started.wait()
         if code or signals:
             report = kept_back.read_text(errors="replace")
-            raise _first_error(Path(folder), report, code, is_shown=is_own, is_stopped=bool(signals))
+            raise _first_error(
+                Path(folder), report, code, is_shown=is_own, is_stopped=bool(signals), alone=alone
+            )
+
+
+def _stop(rank: subprocess.Popen[bytes]) -> None:
+    rank.terminate()
+    kill = Timer(_PATIENCE, rank.kill)
+    kill.daemon = True
+    kill.start()
 
 
 def _environment(processes: int) -> dict[str, str]:
@@ -86,7 +107,9 @@ def _environment(processes: int) -> dict[str, str]:
     return {**threads, **reports, **os.environ, "DDPIPE_PARENT": str(os.getpid()), LAUNCHED: str(time.time())}
 
 
-def _first_error(folder: Path, stderr: str, code: int, *, is_shown: bool, is_stopped: bool) -> DdpipeError:
+def _first_error(
+    folder: Path, stderr: str, code: int, *, is_shown: bool, is_stopped: bool, alone: bool = False
+) -> DdpipeError:
     """The cause among the errors: one rank's failure makes others lose contact, or be stopped."""
     starts = sorted(folder.glob("**/attempt_*"), key=lambda path: int(path.name.partition("_")[2]))
     errors = starts[-1].glob("**/error.json") if starts else ()
@@ -96,7 +119,8 @@ def _first_error(folder: Path, stderr: str, code: int, *, is_shown: bool, is_sto
     if causes:
         return causes[0]
     last_lines = "its last lines are above" if is_shown else f"last lines:\n{_tail(stderr)}"
-    if not is_stopped and (killed := first_killed(stderr)):
+    killed = Killed(0, name_of(-code)) if alone and code < 0 else first_killed(stderr)
+    if killed and not is_stopped:
         return ReplicaFailed(
             what="a process was killed",
             which=f"rank {killed.rank} on this machine",
@@ -112,11 +136,12 @@ def _first_error(folder: Path, stderr: str, code: int, *, is_shown: bool, is_sto
             seen="no process reported what it saved" if code else "the stop came when they were done",
             do="Run the same command again.",
         )
-    if failed := _FAILED.search(stderr.partition("Root Cause")[2]):
+    failed = _FAILED.search(stderr.partition("Root Cause")[2])
+    if failed or alone:
         return ReplicaFailed(
             what="a process failed",
-            which=f"rank {failed[1]} on this machine",
-            seen=f"exit code {failed[2]}; {last_lines}",
+            which=f"rank {failed[1] if failed else 0} on this machine",
+            seen=f"exit code {failed[2] if failed else code}; {last_lines}",
             do="Correct the cause that they name, and run the same command again.",
         )
     return ReplicaFailed(

@@ -14,7 +14,7 @@ from ddpipe.distributed import World
 from ddpipe.distributed.ranks import own_lines
 from ddpipe.errors import DdpipeError, Diverged, Interrupted, ReplicaFailed, TrainingError
 from ddpipe.processes import local
-from ddpipe.processes.local import _environment, _first_error
+from ddpipe.processes.local import _environment, _first_error, run_local
 
 
 def an_error(kind: type[DdpipeError], do: str = "Do this.") -> DdpipeError:
@@ -92,6 +92,51 @@ def test_silent_end_shows_the_last_lines(tmp_path: Path) -> None:
     assert "exit code 2" in error.seen
     assert "line 99" in error.seen
     assert "line 9\n" not in error.seen
+
+
+@pytest.fixture
+def lone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of the module `lone`, which is the only rank."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return tmp_path / "lone.py"
+
+
+@pytest.mark.parametrize(
+    ("ends", "what", "seen"),
+    [
+        ("os.kill(os.getpid(), 9)", "a process was killed", "SIGKILL ended it; last lines:\nits last words"),
+        ("os._exit(3)", "a process failed", "exit code 3; last lines:\nits last words"),
+    ],
+)
+def test_a_rank_that_is_alone_starts_without_torchrun_and_is_named(
+    ends: str, what: str, seen: str, lone: Path
+) -> None:
+    lone.write_text(f"import os, sys\nprint('its last words', file=sys.stderr, flush=True)\n{ends}")
+    with pytest.raises(ReplicaFailed) as raised:
+        run_local("lone", [], 1)
+    error = raised.value
+    assert (error.what, error.which, error.seen) == (what, "rank 0 on this machine", seen)
+
+
+def test_a_lone_rank_that_does_not_stop_is_killed(lone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "_PATIENCE", 0.1)
+    lone.write_text(
+        "import os, signal\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "os.kill(os.getppid(), signal.SIGTERM)\n"
+        "while True: signal.pause()"
+    )
+    with pytest.raises(Interrupted, match="no process reported what it saved"):
+        run_local("lone", [], 1)
+
+
+def test_a_lone_rank_may_make_a_group(lone: Path) -> None:
+    lone.write_text(
+        "import torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "assert (dist.get_rank(), dist.get_world_size()) == (0, 1)"
+    )
+    run_local("lone", [], 1)
 
 
 def test_processes_share_the_processors_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
