@@ -12,7 +12,7 @@ from training_runs import RECIPE, STEPS_PER_EPOCH, digits, final, record, run
 
 from ddpipe.errors import Interrupted
 
-SECONDS = 20.0
+SECONDS = 12.0
 BUDGET = replace(RECIPE, minutes=SECONDS / 60)
 
 

@@ -33,10 +33,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("pipeline")
 
 
+RUN = ("run", "--json", "--processes", "2", "--epochs", "15")
+
+
 @pytest.fixture(scope="module")
 def first(folder: Path) -> dict[str, Any]:
     """A run to which nobody listens: `ddpipe run --json 2>&1 >summary | head -1` is gone after one line."""
-    command = [*DDPIPE, "run", "--json", "--run", "first", "--processes", "2"]
+    command = [*DDPIPE, *RUN, "--run", "first"]
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         assert running.stdout
         assert running.stderr
@@ -72,7 +75,7 @@ def test_a_report_is_one_file_that_fetches_nothing(folder: Path, first: dict[str
 
 
 def test_a_run_on_unchanged_data_reuses_the_model(folder: Path, first: dict[str, Any]) -> None:
-    done = ddpipe_run(folder, "--run", "again", "--processes", "2", "--if-unchanged", "reuse")
+    done = ddpipe_run(folder, "--run", "again", *RUN[2:], "--if-unchanged", "reuse")
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
     assert summary["unchanged_since"].startswith("first, ")
@@ -85,7 +88,7 @@ def test_a_run_on_unchanged_data_reuses_the_model(folder: Path, first: dict[str,
 
 def test_sigterm_saves_the_state_and_the_command_resumes(folder: Path, first: dict[str, Any]) -> None:
     """The second run on this store, so it also shows that the dataset version is reused."""
-    command = [*DDPIPE, "run", "--json", "--run", "stopped", "--processes", "2"]
+    command = [*DDPIPE, *RUN, "--run", "stopped"]
     with subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as running:
@@ -97,7 +100,7 @@ def test_sigterm_saves_the_state_and_the_command_resumes(folder: Path, first: di
         output, rest = running.communicate(timeout=60)
     assert running.returncode == Interrupted.exit_code, rest
     assert json.loads(output)["error"] == "Interrupted"
-    done = ddpipe_run(folder, "--run", "stopped", "--processes", "2")
+    done = ddpipe_run(folder, "--run", "stopped", *RUN[2:])
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
     assert json.loads((folder / "runs/stopped/training/training.json").read_text())["resumed_from"]
@@ -110,7 +113,7 @@ def test_sigterm_saves_the_state_and_the_command_resumes(folder: Path, first: di
 def test_only_one_process_works_on_a_run(folder: Path, first: dict[str, Any]) -> None:
     before = (folder / first["report"]).stat().st_mtime_ns
     with lease(open_store(str(folder / "runs/first"))):
-        refused = ddpipe_run(folder, "--run", "first", "--processes", "2")
+        refused = ddpipe_run(folder, "--run", "first", *RUN[2:])
     assert json.loads(refused.stdout)["error"] == "ParameterError"
     assert "renews its lease" in refused.stderr
     assert (folder / first["report"]).stat().st_mtime_ns == before
@@ -148,13 +151,13 @@ def test_a_run_rejects_another_dataset(folder: Path, first: dict[str, Any]) -> N
 
 
 def test_nothing_outlives_a_run_that_was_killed(folder: Path, first: dict[str, Any]) -> None:
-    """Neither torchrun nor the ranks; what they did is saved."""
+    """Its rank; what that did is saved."""
     command = [*DDPIPE, "run", "--run", "killed", "--epochs", "100000"]
     with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr
         try:
             assert any("epoch=2/" in line for line in running.stderr)
-            assert len(at_work(folder)) > 2
+            assert len(at_work(folder)) > 1
         finally:
             running.kill()
     until(lambda: not at_work(folder))

@@ -20,7 +20,7 @@ from ddpipe.__main__ import cli
 from ddpipe.errors import Interrupted, ParameterError, SourceError
 
 TUNE = (
-    *("tune", "--source", "digits", "--study", "digits", "--epochs", "2", "--seed", "1", "--trials", "4"),
+    *("tune", "--source", "digits", "--study", "digits", "--epochs", "2", "--seed", "1", "--trials", "5"),
     *("--search", "learning_rate=log(0.01,0.5)", "--search", "optimizer=sgd,adamw", "--json"),
 )
 
@@ -39,8 +39,8 @@ def command(*arguments: str, folder: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def result(folder: Path, *options: str) -> dict[str, Any]:
-    process = command(*TUNE, *options, folder=folder)
+def result(folder: Path) -> dict[str, Any]:
+    process = command(*TUNE, folder=folder)
     printed, _ = process.communicate()
     assert process.returncode == 0
     found: dict[str, Any] = json.loads(printed)
@@ -88,39 +88,45 @@ def test_a_path_is_the_source_path(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "--source-path names other data: others" in twice.stderr
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A study that nothing happens to: its folder, and its result."""
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, result(folder)
+
+
 @pytest.mark.slow
-def test_a_search_ends_with_the_run_of_its_winner(tmp_path: Path) -> None:
-    found = result(tmp_path)
+def test_a_search_ends_with_the_run_of_its_winner(whole: tuple[Path, dict[str, Any]]) -> None:
+    folder, found = whole
     best = found["best"]
     assert best["score"] == max(one["score"] for one in found["trials"] if one["state"] == "complete")
     assert found["run"]["run"].endswith(f"trials/{best['number']:04}")
-    assert Path(tmp_path, found["run"]["model"], "model.onnx").exists()
+    assert Path(folder, found["run"]["model"], "model.onnx").exists()
     assert "<svg" in Path(found["report"]).read_text()
-    reused = command("run", "--recipe", "studies/digits", "--source", "digits", "--json", folder=tmp_path)
+    reused = command("run", "--recipe", "studies/digits", "--source", "digits", "--json", folder=folder)
     run = json.loads(reused.communicate()[0])
-    record = json.loads(Path(tmp_path, run["run"], "training/training.json").read_text())
+    record = json.loads(Path(folder, run["run"], "training/training.json").read_text())
     assert record["recipe"] == found["recipe"]
     assert record["final"]["validation_accuracy"] == best["score"]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_killed_study_continues_to_the_same_result(tmp_path: Path) -> None:
+def test_a_killed_study_continues_to_the_same_result(
+    whole: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
     """Killed three times at random moments, now alone, now with the processes that train."""
-    whole, killed, more = tmp_path / "whole", tmp_path / "killed", ("--trials", "6")
-    for folder in (whole, killed):
-        folder.mkdir()
-    expected, numbers = decided(result(whole, *more)), random.Random(2)
+    numbers = random.Random(2)
     for number in range(3):
-        process = command(*TUNE, *more, folder=killed)
-        until((killed / "studies/digits/journal.log").exists)
+        process = command(*TUNE, folder=tmp_path)
+        until((tmp_path / "studies/digits/journal.log").exists)
         time.sleep(numbers.uniform(0, 6))
         assert process.poll() is None, "it ended before it could be killed"
         process.kill()
         process.communicate()
         if number % 2:
-            kill_trainings(killed)
-    assert decided(result(killed, *more)) == expected
+            kill_trainings(tmp_path)
+    assert decided(result(tmp_path)) == decided(whole[1])
 
 
 def kill_trainings(folder: Path) -> None:
@@ -138,7 +144,8 @@ def test_the_commands_of_the_guide_run(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs/guides/tuning.md").read_text()
     lines = page.partition("```sh\n")[2].partition("```")[0].splitlines()
     for line in [line for line in lines if not line.startswith("#")]:
-        process = command(*shlex.split(line, comments=True)[1:], folder=tmp_path)
+        fewer = ("--trials", "3") if " tune " in line else ()
+        process = command(*shlex.split(line, comments=True)[1:], *fewer, folder=tmp_path)
         assert process.communicate()[0]
         assert process.returncode == 0
 

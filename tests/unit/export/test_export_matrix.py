@@ -22,7 +22,7 @@ from ddpipe.model.classifier import Classifier
 
 SIDES = (8, 28, 64, 224)
 STEPS = 2
-SAMPLES = 9
+SAMPLES = 5
 WAYS = [
     (1, "fp32", "multiclass"),
     (3, "bf16", "multiclass"),
@@ -60,7 +60,14 @@ def named(value: object) -> str:
     [*FAST, *(pytest.param(*case, marks=pytest.mark.slow) for case in ALL)],
     ids=named,
 )
-def test_export_is_green(tmp_path: Path, name: str, size: tuple[int, int], way: tuple[int, str, str]) -> None:
+def test_export_is_green(
+    tmp_path: Path,
+    name: str,
+    size: tuple[int, int],
+    way: tuple[int, str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ddpipe.export.export.BATCHES", (1,))  # how fast it is with more is no question here
     channels, precision, task = way
     make = a_dataset if task == "multiclass" else a_multilabel_dataset
     dataset = make(str(tmp_path / "store"), test=SAMPLES, shape=(*size, channels))
