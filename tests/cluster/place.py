@@ -93,6 +93,7 @@ class Place:
         kubeconfig: The launcher's.
         backend: The default backend of launchers.
         history: Its jobs.
+        forks: Whether a launcher is forked from a process that has its modules, to be there at once.
         rival: Makes another launcher's command of our arguments, to see what that does in our place.
     """
 
@@ -103,6 +104,7 @@ class Place:
     kubeconfig: Path
     backend: str
     history: History
+    forks: bool = False
     rival: Callable[[Sequence[str]], list[str]] | None = None
 
     @property

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from forked import Forked
 from place import IMAGE, Place
 
 SMALL = ("--cpu", "50m", "--memory", "64Mi", "--shared-memory", "16Mi")
@@ -44,11 +45,12 @@ class Step:
         self._changed = threading.Condition()
         self._deaf = False
         reader, writer = os.pipe()
-        self.process = subprocess.Popen(
-            place.rival(arguments) if place.rival else [sys.executable, "-m", "ddpipe", *arguments],
-            stdout=writer,
-            stderr=writer,
-            env={**os.environ, "KUBECONFIG": str(place.kubeconfig), **environment},
+        environment = {**os.environ, "KUBECONFIG": str(place.kubeconfig), **environment}
+        command = place.rival(arguments) if place.rival else [sys.executable, "-m", "ddpipe", *arguments]
+        self.process = (
+            Forked(arguments, writer, environment)
+            if place.forks
+            else subprocess.Popen(command, stdout=writer, stderr=writer, env=environment)
         )
         os.close(writer)
         self._reader = threading.Thread(target=self._read, args=(reader,), daemon=True)

@@ -192,6 +192,7 @@ def ends(
 
 def _act(admin: ApiServer, right: Verb, has: bool) -> Ended:
     with tempfile.TemporaryDirectory() as folder, a_place(admin, Path(folder)) as place:
+        place.forks = True
         if not has:
             rules = [
                 {"apiGroups": [group], "resources": [name], "verbs": [verb]}
