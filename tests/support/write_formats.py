@@ -4,8 +4,8 @@
     PYTHONPATH=../ddpipe-VERSION/components:tests/support python tests/support/write_formats.py FOLDER
 
 FOLDER/bucket is what an S3 bucket holds then, so that the URIs in the files stay valid wherever it is copied:
-three datasets (raw, JPEG, several labels), two finished runs, each of which became the champion, and a run
-that was interrupted in its training. FOLDER/studies holds a study.
+four datasets (raw, JPEG, whole, several labels), two finished runs, each of which became the champion, and a
+run that was interrupted in its training. FOLDER/studies holds a study.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def training(run: str, *more: str) -> tuple[str, ...]:
     )
 
 
-def pictures(folder: Path, side: int = 8) -> Path:
+def pictures(folder: Path, side: int = 8, width: int = 0) -> Path:
     """Noise in two classes, dark and light, 20 images each, and a table with two labels for each image."""
     random, rows = np.random.default_rng(0), ["image,light,odd"]
     for number in range(40):
         light = number % 2
         path = folder / ("dark", "light")[light] / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        pixels = random.integers(0, 128, (side, side), dtype=np.uint8) + 100 * light
+        pixels = random.integers(0, 128, (side, width or side), dtype=np.uint8) + 100 * light
         Image.fromarray(pixels.astype(np.uint8)).save(path)
         rows.append(f"{path.relative_to(folder)},{light},{number // 2 % 2}")
     (folder / "labels.csv").write_text("\n".join(rows) + "\n")
@@ -61,7 +61,7 @@ def write(folder: Path) -> None:
     with TemporaryDirectory() as work, running() as server:
         server.reset()
         os.environ.update(CREDENTIALS, S3_ENDPOINT=server.endpoint, DDPIPE_CACHE=f"{work}/cache")
-        _write_bucket(pictures(Path(work, "pictures")), pictures(Path(work, "large"), 100))
+        _write_bucket(Path(work))
         studies = ("--study", str(folder / "studies/old"), "--search", "learning_rate")
         _ddpipe("tune", *training("")[1:5], *TINY[:4], "--epochs", "2", "--trials", "2", *studies)
         _save(server, folder / "bucket")
@@ -72,10 +72,12 @@ def write(folder: Path) -> None:
             path.rmdir()
 
 
-def _write_bucket(small: Path, large: Path) -> None:
+def _write_bucket(work: Path) -> None:
+    small = pictures(work / "pictures")
     prepare = ("prepare", "--store", STORE, "--test-fraction", "0.25", "--dataset-name")
     _ddpipe(*prepare, "blocks", "--source", "folder", "--source-path", str(small))
-    _ddpipe(*prepare, "large", "--source", "folder", "--source-path", str(large))
+    for name, sides in {"large": (100,), "whole": (8, 24)}.items():
+        _ddpipe(*prepare, name, "--source", "folder", "--source-path", str(pictures(work / name, *sides)))
     table = ("--source", "csv", "--table", "labels.csv", "--image-column", "image")
     _ddpipe(*prepare, "labels", "--source-path", str(small), *table, "--label-columns", "light,odd")
     _ddpipe(*training("first", "--gate-model", "blocks"))
