@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,8 +20,7 @@ import pytest
 pytest.importorskip("mlflow", reason="needs the extra mlflow")
 pytestmark = [pytest.mark.installs, pytest.mark.timeout(1800)]
 
-PORT = 18233
-URL = f"http://127.0.0.1:{PORT}"
+_READY = re.compile(r"running on (http://\S+)")
 DDPIPE = str(Path(sys.executable).with_name("ddpipe"))
 
 
@@ -35,49 +35,42 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(home / "env")], check=True)
         subprocess.run([uv, "pip", "install", "--quiet", "--python", python, "mlflow"], check=True)
     places = ("--backend-store-uri", f"sqlite:///{home}/db", "--artifacts-destination", str(home / "files"))
-    command = [program, "server", *places, "--port", str(PORT), "--workers", "1"]
-    with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    ) as process:
+    command = [program, "server", *places, "--port", "0", "--workers", "1"]
+    with (
+        (home / "log").open("w") as log,
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True) as process,
+    ):
         try:
-            deadline = time.monotonic() + 120
-            while not _answers(f"{URL}/health"):
+            deadline = time.monotonic() + 300
+            while not (ready := _READY.search((home / "log").read_text())):
                 assert process.poll() is None
                 assert time.monotonic() < deadline
                 time.sleep(0.2)
-            yield URL
+            yield ready[1]
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
 
 
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=5):  # noqa: S310 - our own
-            return True
-    except OSError:
-        return False
-
-
-def ask(path: str) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{URL}/api/2.0/mlflow/{path}", timeout=60) as answer:  # noqa: S310 - our own
+def ask(server: str, path: str) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{server}/api/2.0/mlflow/{path}", timeout=60) as answer:  # noqa: S310 - our own
         return dict(json.load(answer))
 
 
-def start(folder: Path, *options: str, **environment: str) -> subprocess.Popen[str]:
+def start(server: str, folder: Path, *options: str, **environment: str) -> subprocess.Popen[str]:
     command = [DDPIPE, "run", "--source", "digits", *options]
-    env = {**os.environ, "MLFLOW_TRACKING_URI": URL, **environment}
+    env = {**os.environ, "MLFLOW_TRACKING_URI": server, **environment}
     return subprocess.Popen(command, cwd=folder, env=env, text=True, stderr=subprocess.PIPE)
 
 
-def found(folder: Path, run: str) -> dict[str, Any]:
+def found(server: str, folder: Path, run: str) -> dict[str, Any]:
     """The MLflow run of a run."""
     known = json.loads((folder / "runs" / run / "mlflow.json").read_text())["run_id"]
-    return dict(ask(f"runs/get?run_id={known}")["run"])
+    return dict(ask(server, f"runs/get?run_id={known}")["run"])
 
 
-def epochs(of: dict[str, Any], name: str = "validation_accuracy") -> list[int]:
-    history = ask(f"metrics/get-history?run_id={of['info']['run_id']}&metric_key={name}")
+def epochs(server: str, of: dict[str, Any], name: str = "validation_accuracy") -> list[int]:
+    history = ask(server, f"metrics/get-history?run_id={of['info']['run_id']}&metric_key={name}")
     return [metric.get("step", 0) for metric in history.get("metrics", ())]
 
 
@@ -89,23 +82,23 @@ def test_a_killed_and_resumed_run_is_one_run_and_the_champion_has_its_tag(
     server: str, tmp_path: Path
 ) -> None:
     options = ("--run", "a", "--epochs", "5", "--processes", "2", "--gate-model", "digits")
-    with start(tmp_path, *options) as killed:
+    with start(server, tmp_path, *options) as killed:
         for line in killed.stderr or ():
             if line.startswith("epoch=2/"):
                 killed.terminate()
     assert killed.returncode != 0
-    began = found(tmp_path, "a")
+    began = found(server, tmp_path, "a")
     assert began["info"]["status"] == "KILLED"
-    assert epochs(began) in ([1, 2], [1, 2, 3])
+    assert epochs(server, began) in ([1, 2], [1, 2, 3])
 
-    resumed = start(tmp_path, *options)
+    resumed = start(server, tmp_path, *options)
     _, said = resumed.communicate()
     assert resumed.returncode == 0, said
     assert "MLflow" not in said
-    ended = found(tmp_path, "a")
+    ended = found(server, tmp_path, "a")
     assert ended["info"]["run_id"] == began["info"]["run_id"]
     assert ended["info"]["status"] == "FINISHED"
-    assert epochs(ended) == [1, 2, 3, 4, 5]
+    assert epochs(server, ended) == [1, 2, 3, 4, 5]
     assert pairs(ended["data"]["params"])["epochs"] == "5"
     metrics, tags = pairs(ended["data"]["metrics"]), pairs(ended["data"]["tags"])
     assert metrics["evaluate/accuracy"] > 0.9
@@ -114,20 +107,21 @@ def test_a_killed_and_resumed_run_is_one_run_and_the_champion_has_its_tag(
     (used,) = ended["inputs"]["dataset_inputs"]
     assert used["dataset"]["name"] == "digits"
     assert tags["ddpipe.dataset"].startswith(used["dataset"]["digest"])
-    files = {file["path"] for file in ask(f"artifacts/list?run_id={ended['info']['run_id']}")["files"]}
+    files = {
+        file["path"] for file in ask(server, f"artifacts/list?run_id={ended['info']['run_id']}")["files"]
+    }
     assert files == {"model", "report.html"}
-    inside = ask(f"artifacts/list?run_id={ended['info']['run_id']}&path=model")["files"]
+    inside = ask(server, f"artifacts/list?run_id={ended['info']['run_id']}&path=model")["files"]
     assert {"model/model.onnx", "model/package.json"} <= {file["path"] for file in inside}
 
-    again = start(tmp_path, "--run", "b", "--epochs", "1", MLFLOW_RUN_ID=ended["info"]["run_id"])
+    again = start(server, tmp_path, "--run", "b", "--epochs", "1", MLFLOW_RUN_ID=ended["info"]["run_id"])
     _, said = again.communicate()
     assert again.returncode == 0, said
-    assert found(tmp_path, "b")["info"]["run_id"] == ended["info"]["run_id"]
+    assert found(server, tmp_path, "b")["info"]["run_id"] == ended["info"]["run_id"]
 
 
 def test_a_run_whose_tracker_is_away_succeeds_with_one_warning_for_each_process(tmp_path: Path) -> None:
-    address = "http://127.0.0.1:9"
-    alone = start(tmp_path, "--run", "a", "--epochs", "1", MLFLOW_TRACKING_URI=address)
+    alone = start("http://127.0.0.1:9", tmp_path, "--run", "a", "--epochs", "1")
     _, said = alone.communicate()
     assert alone.returncode == 0, said
     assert "MLflow may lack a part of this run" in said

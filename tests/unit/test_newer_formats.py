@@ -53,7 +53,7 @@ from ddpipe.tune.study import SCHEMA as STUDY_SCHEMA
 from ddpipe.tune.study import Settings, Study
 
 SEALED = Format("thing", "seal.json", schema=1, maker="ddpipe make")
-SETTINGS = Settings([], {}, "", "", "tpe", "median", 1)
+SETTINGS = Settings([], {"loss": "cross-entropy"}, "", "", "tpe", "median", 1)
 
 
 def a_step(store: Store) -> None:
@@ -95,9 +95,9 @@ def test_a_newer_file_stops_and_stays(what: str, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What ddpipe 0.1.0 wrote, and a study that this one began."""
+    """What ddpipe wrote once all formats had numbers, and a study that this one began."""
     folder = tmp_path_factory.mktemp("golden")
-    unpack(Path(__file__).parents[1] / "golden" / "formats" / "0.1.0.tar.gz", folder)
+    unpack(Path(__file__).parents[1] / "golden" / "formats" / "0.1.0-2026-11-26.tar.gz", folder)
     Study(folder / "study").check(SETTINGS)
     Launch(name="a", work="b", sha256="", backend="pytorchjob", nodes=1, processes=1).write(
         open_store(str(folder / "launch"))
@@ -145,7 +145,7 @@ NUMBERED: Mapping[str, tuple[str, int, Callable[[Path], object], tuple[Any, str]
         (CheckpointError, "schema.*Restore the files"),
     ),
     "checkpoint": (
-        *("runs/interrupted/training/checkpoints/*/step-*7.pt", CHECKPOINT_SCHEMA, a_checkpoint),
+        *("runs/interrupted/training/checkpoints/*/step-*9.pt", CHECKPOINT_SCHEMA, a_checkpoint),
         AS_BEFORE,
     ),
     "training.json": (
