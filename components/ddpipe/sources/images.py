@@ -7,6 +7,7 @@ import math
 import re
 import struct
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -308,13 +309,13 @@ def _damage(file: Image.Image, data: bytes) -> str:
 
 def _head(data: bytes) -> tuple[dict[int, bytes], int]:
     """What a JPEG holds before its pixels, by the second byte of the marker, and where these begin."""
-    found, place = dict[int, bytes](), 2
+    found, place = defaultdict[int, list[bytes]](list), 2
     while data[place : place + 1] == b"\xff" and place + 1 < len(data) and data[place + 1] != START_OF_SCAN:
         kind = data[place + 1]
         end = place + 2 + int.from_bytes(data[place + 2 : place + 4])
-        found[kind] = found.get(kind, b"") + data[place + 4 : end]
+        found[kind].append(data[place + 4 : end])
         place = end
-    return found, place
+    return {kind: b"".join(parts) for kind, parts in found.items()}, place
 
 
 def _shortest_codes(tables: bytes) -> bytes:

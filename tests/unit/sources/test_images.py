@@ -289,6 +289,13 @@ def test_even_borders_are_no_damage(kind: str, color: str) -> None:
         shrink(_file(picture, kind, **options), 64)
 
 
+def test_a_jpeg_of_a_million_segments_is_read_once() -> None:
+    data = _file(Image.new("L", (8, 8), 90), "JPEG")
+    # To add each segment to the ones before would copy a terabyte, and outlast the test.
+    many = data[:2] + b"\xff\xfe\0\6text" * 1_000_000 + data[2:]
+    assert probe(many).shape == (8, 8, 1)
+
+
 def test_what_cameras_append_to_a_jpeg_is_no_damage() -> None:
     data = _file(_picture(), "JPEG", comment=bytes(2000))
     shrink(data + bytes(5000), 64)
