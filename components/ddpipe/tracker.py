@@ -133,12 +133,14 @@ class Tracker:
 
     def champion(self, version: str) -> None:
         """Tag the run of `name@version` as the champion's, and no other run of that model."""
-        others = f"tags.`{CHAMPION}` LIKE '{version.partition('@')[0]}@%'"
+        name = version.partition("@")[0]
 
         def send(client: Client, run: str) -> None:
             experiment = client.get_run(run).info.experiment_id
-            for other in client.search_runs([experiment], others):
-                client.delete_tag(other.info.run_id, CHAMPION)
+            # The names are compared here: in a filter, _ of a name would be any letter.
+            for other in client.search_runs([experiment], f"tags.`{CHAMPION}` LIKE '%@%'"):
+                if other.data.tags[CHAMPION].partition("@")[0] == name:
+                    client.delete_tag(other.info.run_id, CHAMPION)
             client.set_tag(run, CHAMPION, version)
 
         self.put(send)
