@@ -63,9 +63,8 @@ def followed(read: Callable[[], bytes]) -> Iterator[None]:
 
     def follow() -> None:
         while not ended.wait(1):
-            with suppress(
-                Exception
-            ):  # there is no report yet, or it cannot be read: the training goes its way
+            # There may be no report yet, or it cannot be read: the training does not depend on it.
+            with suppress(Exception):
                 said = metrics_of(read().decode())
                 bar.seconds_left = said.pop("seconds_left", None)
                 scores = {name: value for name, value in said.items() if name not in {"progress", "step"}}
