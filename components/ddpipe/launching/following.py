@@ -217,10 +217,10 @@ class Follower:
             self._lines = self.logs.lines  # those of its beginning
         if now < self._torn_since + _BEGINNING + _QUIET:
             return None
+        ranks = ", ".join(one.rank for one in status.replicas if one.run not in self._before)
         self._before, self._torn_since = set(), None
         if self.logs.lines != self._lines:
             return None
-        ranks = ", ".join(one.rank for one in status.replicas if one.run not in self._before and one.restarts)
         why = f"{ranks} began again with its node, and nothing was printed for {_QUIET:.0f} s"
         return Resize(self.job.nodes, self.job.nodes, why)
 

@@ -577,6 +577,8 @@ def test_ranks_that_wait_for_one_that_began_again_with_its_node_begin_again(
         assert seen is None
         seen = follower._look()
     assert isinstance(seen, Resize) == (is_quiet and restart != "Never")
+    if isinstance(seen, Resize):
+        assert seen.why.startswith("worker-1 began again with its node")
 
 
 def test_a_pod_that_is_stuck_may_be_continued_without() -> None:
