@@ -27,7 +27,7 @@ from ddpipe.data.catalogue import (
     shards_of,
 )
 from ddpipe.data.manifest import load_manifest, store_of
-from ddpipe.data.versions import address, remove, versions
+from ddpipe.data.versions import address, origin, remove, versions
 from ddpipe.errors import DatasetError, DdpipeError, listed
 from ddpipe.parameters import Between, Parameters, parameter
 from ddpipe.prepare.spec import PrepareSpec
@@ -131,7 +131,8 @@ def list_command(name: str | None, store: str) -> None:
         for one in found
     ]
     head = ("NAME", "ID", "IMAGES", "CLASSES", "SOURCE", "PUBLISHED")
-    print_result({"versions": facts}, in_columns(head, rows) or "no versions")
+    none = f"no versions in {store}: `ddpipe prepare photos` makes one"
+    print_result({"versions": facts}, in_columns(head, rows) or none)
 
 
 @data_command.command("show")
@@ -147,12 +148,14 @@ def show_command(dataset: str) -> None:
         "per_class": {name: per_class(manifest, name) for name in manifest.splits},
         "shards": len(shards_of(manifest)),
         "bytes": size,
+        "origin": (where := origin(manifest, store_of(dataset))),
     }
     height, width, channels = manifest.shape
     lines = [
         f"{manifest.name} {manifest.dataset_id}",
         f"{manifest.task}, {len(manifest.classes)} classes, {width} x {height} x {channels}",
-        f"{len(shards_of(manifest))} shards, {_megabytes(size)}, from source {manifest.source.get('kind')}",
+        f"{len(shards_of(manifest))} shards, {_megabytes(size)}",
+        f"from {' '.join([str(manifest.source.get('kind')), *where.values()])}",
         *(
             f"{name:>12}: {manifest.splits[name].count:,} "
             f"({', '.join(f'{label} {count:,}' for label, count in counts.items())})"

@@ -54,7 +54,8 @@ def existing_store(uri: str) -> Store:
     store = open_store(uri)
     if (root := store.local_path("")) and not root.is_dir():
         seen = "it is a file, not a folder" if root.exists() else "there is no such folder"
-        raise NoSuchObject(what="nothing can be listed", which=uri, seen=seen, do="Check the path.")
+        do = "Check the path. A run makes it: `ddpipe run photos`; with --gate-model NAME, also a model."
+        raise NoSuchObject(what="nothing can be listed", which=uri, seen=seen, do=do)
     return store
 
 

@@ -64,7 +64,9 @@ def test_all_versions_are_listed_the_newest_last(toys: PrepareSpec) -> None:
 
 
 def test_an_empty_store_has_no_versions(tmp_path: Path) -> None:
-    assert _ddpipe("ls", "--store", str(tmp_path)) == (0, "no versions\n")
+    code, output = _ddpipe("ls", "--store", str(tmp_path))
+    assert code == 0
+    assert output == f"no versions in {tmp_path}: `ddpipe prepare photos` makes one\n"
 
 
 @pytest.mark.parametrize(
@@ -75,6 +77,7 @@ def test_a_folder_that_is_not_there_is_no_empty_one(command: tuple[str, str], tm
     result = CliRunner().invoke(cli, [*command, option, str(tmp_path / "typo")])
     assert result.exit_code == NoSuchObject.exit_code
     assert "there is no such folder" in result.stderr
+    assert "`ddpipe run photos`; with --gate-model NAME, also a model" in result.stderr  # how it appears
 
 
 def test_show_describes_a_version_in_numbers(toys: PrepareSpec) -> None:
@@ -82,7 +85,10 @@ def test_show_describes_a_version_in_numbers(toys: PrepareSpec) -> None:
     facts = _facts("show", prepared.manifest_uri)
     assert sum(facts["samples"].values()) == 16
     assert sum(counts["ball"] for counts in facts["per_class"].values()) == 10
-    assert "2 classes, 6 x 4 x 1" in _ddpipe("show", prepared.manifest_uri)[1]
+    shown = _ddpipe("show", prepared.manifest_uri)[1]
+    assert "2 classes, 6 x 4 x 1" in shown
+    assert f"from folder {toys.source_path}" in shown  # where the raw data lies
+    assert facts["origin"] == {"location": toys.source_path}
 
 
 def test_verify_accepts_an_intact_version_only(toys: PrepareSpec) -> None:
