@@ -128,10 +128,7 @@ class NewerFormat(InputError, exit_code=16):
 
 
 def check_schema(content: object, known: int, which: str, *, oldest: int = 0) -> None:
-    """Raise NewerFormat for what has a higher schema than is known here, and ValueError for a lower one.
-
-    Files of before may have no schema, which counts as 0.
-    """
+    """Raise NewerFormat for a higher schema than is known here, and ValueError for a lower one; 0 if none."""
     if not isinstance(content, Mapping):  # its reader says so
         return
     schema = content.get("schema", 0)

@@ -280,10 +280,7 @@ DATASET = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")  # a dataset's name; it is a 
 
 
 def printable(name: str) -> str | None:
-    """What can be shown of an unsuitable name; None if the name is suitable.
-
-    Unsuitable is what is no UTF-8, or holds characters that control a terminal or the order of a text.
-    """
+    """What can be shown of a name with control or order characters, or no UTF-8; None if there are none."""
     if name.isprintable():  # none of the characters in question is
         return None
     named = re.sub("[\ud800-\udc7f\udd00-\udfff]", lambda half: ascii(half[0])[1:-1], name)

@@ -154,10 +154,7 @@ def _decoders() -> ThreadPoolExecutor:
 
 
 def cropped(jpeg: bytes, shape: tuple[int, int, int]) -> Images:
-    """The center of a JPEG file's image, of this shape; raises `ValueError` if there is none.
-
-    The header is looked at first: an image of absurd size would fill the memory.
-    """
+    """The center of a JPEG, of this shape; raises `ValueError` if, by its header, there is none."""
     height, width, channels = shape
     import simplejpeg  # noqa: PLC0415 - not in the launcher image, which reads the ids of samples only
 

@@ -68,10 +68,7 @@ def differences_to(signature: Signature, manifest: DatasetManifest) -> Iterator[
 def logits_of_champion(
     package: ModelPackage, manifest: DatasetManifest, samples: SplitReader, split: str
 ) -> tuple[npt.NDArray[np.float32], str]:
-    """The champion's logits of a split, and a clause that says where they come from.
-
-    The logits, shape (samples, classes), are divided by its temperature; the samples have the shape it takes.
-    """
+    """The champion's logits, shape (samples, classes), over its temperature, and where they come from."""
     temperature = np.float32(package.signature.temperature)
     stored = _stored(package, manifest, split)
     if stored is not None and len(stored) == len(samples):

@@ -96,17 +96,14 @@ def wilson(right: BoolArray) -> tuple[float, float]:
 
 
 def _wilson_of_groups(right: BoolArray, groups: IntArray) -> Interval:
-    """Wilson's interval of a share, for as many independent samples as would have the groups' variance.
-
-    Where all samples are right, or all wrong, their variance says nothing: then each group counts as one.
-    One group has no interval.
-    """
+    """Wilson's interval of a share, for as many independent samples as have the groups' variance."""
     samples, sizes = len(right), np.bincount(groups)
     if len(sizes) == 1:
         return None, None
     share = float(right.mean())
     deviations = np.bincount(groups, right) - share * sizes
     variance = len(sizes) / (len(sizes) - 1) * float(np.square(deviations).sum()) / samples**2
+    # Where all samples are right, or all wrong, their variance says nothing: each group counts as one.
     count = min(samples, share * (1 - share) / variance) if variance else len(sizes)
     quantile = float(student.ppf((1 + CONFIDENCE) / 2, len(sizes) - 1))
     spread = quantile**2 / count

@@ -157,11 +157,7 @@ def _unusable(spec: EvaluateSpec, seen: str) -> ParameterError:
 def slice_scores(
     slicing: Slicing, answers: Answers, task: Task, name: str, groups: IntArray | None = None
 ) -> tuple[SliceScore, ...]:
-    """How good a model is on each slice by the score of this name, in the order of `Slicing.each`.
-
-    An average is over the classes that the slice defines, and is compared with the whole split's over the
-    same ones: a site without a rare finding is not better for that. `groups`, shape (samples,), as elsewhere.
-    """
+    """The score of each slice, averages beside the split's over its classes; `groups`: shape (samples,)."""
     metric = METRICS[name]
 
     def scored(column: str, value: str, mask: BoolArray) -> SliceScore:

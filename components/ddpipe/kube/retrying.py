@@ -75,11 +75,9 @@ def reconnected(
 ) -> Iterator[T]:
     """What a stream gives, opened again after each end until it is over: for watches and for logs.
 
-    Nothing that `connect` raises ends it, not even a bug or an unexpected answer: otherwise the thread that
-    reads the stream dies, and the launcher waits forever for its messages.
-
-    The pauses grow until a stream has lasted for half a minute. That a list before it succeeded, or that a
-    line came, is no sign of health: a server that cuts every watch would be listed as fast as it can answer.
+    Nothing that `connect` raises ends it: otherwise the thread that reads the stream dies, and the launcher
+    waits forever. The pauses grow until a stream has lasted for half a minute: a server that cuts every watch
+    would be listed as fast as it can answer.
     """
     pauses = backoff(longest)
     while True:

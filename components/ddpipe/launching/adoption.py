@@ -266,11 +266,7 @@ def remove(attempt: Attempt, found: Object) -> Attempt:
 
 
 def with_free_names(attempt: Attempt) -> Attempt:
-    """Wait for the rest of a removed job: an operator that finds old pods takes long to recover.
-
-    Pods of a lost node do not end: then the next job has another name, so that it shares neither the names of
-    its pods nor their host names with them.
-    """
+    """Wait for the rest of a removed job; if pods of a lost node do not end, give the next another name."""
     until = time.monotonic() + _REMOVAL_SECONDS
     for tried, pause in enumerate(backoff()):
         path, selector = PODS.path(attempt.job.namespace), attempt.backend.selector(attempt.job.name)

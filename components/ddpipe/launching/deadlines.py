@@ -59,21 +59,15 @@ class Overdue:
 
 @dataclass(slots=True)
 class Limits:
-    """The clocks of one job, in seconds of a clock that never goes back.
+    """The clocks of one job, in seconds of a clock that never goes back; none counts during suspension.
 
-    The clock of a stage begins with the stage. That of `finished` begins when all pods run for the first time
-    and then counts until the job ends, also while a lost pod is replaced:
+    `finished` begins when all pods run for the first time, also while a lost pod is replaced:
 
         0:00  pods are scheduled, images are pulled
         0:10  all run                               `finished` begins
         0:40  one is lost: scheduled again          `scheduled` begins, `finished` continues
         0:45  all run
         1:10  `finished=3600` is over               an hour after 0:10
-
-    A launcher that adopts the job continues that clock, from what the pods show (`ran_since`); one that
-    creates it again with another number of pods notes on it how long its step has worked.
-
-    None of them counts while the job is suspended, or cannot be seen.
     """
 
     deadlines: Deadlines

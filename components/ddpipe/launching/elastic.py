@@ -77,11 +77,7 @@ def reduced_to_scheduled(status: JobStatus, nodes: int, least: int, trouble: str
 
 
 def after_loss(job: TrainingJob, replicas: Sequence[Replica], stuck: Replica | None = None) -> Resize | None:
-    """The resize of a job that failed because it lost a pod; None if that is not the cause.
-
-    One that is not elastic, but may restart, is created again as it was if its operator waits for a `stuck`
-    pod, which it does not replace.
-    """
+    """The resize of a job that lost a pod, or itself again for a `stuck` pod; None for another cause."""
     # A removed pod counts as lost if none had failed by itself before. A pod that fails in the same second
     # lost contact to it: with worker-1 removed at 10:00:05, an exit of worker-0 at 10:00:05 is a consequence,
     # and one at 10:00:04 is the cause.

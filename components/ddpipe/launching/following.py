@@ -201,11 +201,7 @@ class Follower:
             self._before = self._before or {one.run for one in status.replicas}
 
     def _torn(self, status: JobStatus, now: float) -> Resize | None:
-        """A job one of whose ranks began again with its node, for which the others, unaware of it, wait.
-
-        Their connections to it stay open: no packet says that it is gone. A launcher cannot see whether they
-        wait, but all ranks print nothing then.
-        """
+        """A job one of whose ranks began again with its node, while the others still wait for it."""
         runs = {one.run for one in status.replicas if one.is_running}
         is_torn = self._before & runs and runs - self._before and len(runs) == self.job.nodes
         if not is_torn or self._silent or self.job.restart == Restart.NEVER:

@@ -213,10 +213,7 @@ def tracker_variables(cluster: Cluster) -> list[Mapping[str, Any]]:
 
 
 def failed_steps(cluster: Cluster) -> list[str] | None:
-    """Why steps of the workflow failed that this process's pod belongs to; None outside of a workflow.
-
-    Of a step that was tried several times, the last pod counts.
-    """
+    """Why steps of this pod's workflow failed, by their last pods; None outside of a workflow."""
     path = own_pod_path() or ""
     own = readable(lambda: cluster.get(path)) if path else None
     workflow = (own["metadata"].get("labels") or {}).get(_WORKFLOW) if own else None

@@ -203,10 +203,7 @@ class _Minutes:
 
 
 class Output:
-    """A bounded queue of lines, written to a stream by a thread of its own.
-
-    Lines for a closed stream are dropped: that nobody reads them is no reason to stop a launch.
-    """
+    """A bounded queue of lines, written by a thread of its own; those for a closed stream are dropped."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out

@@ -56,10 +56,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """All that training needs to resume bit for bit, and that rebuilds the model.
-
-    There is no random number state: every draw is keyed by seed, epoch, step and rank.
-    """
+    """All that rebuilds the model and resumes bit for bit: draws are keyed by seed, epoch, step and rank."""
 
     step: int  # optimizer steps taken
     epoch: int  # epochs finished
@@ -123,10 +120,7 @@ class TrainingAttempt:
         self.saved = tuple(saved)
 
     def save(self, checkpoint: Checkpoint, *, best: bool = False) -> Saved:
-        """Write a checkpoint, then the pointer to it, then delete those that are no longer kept.
-
-        A step that is saved already is not written again.
-        """
+        """Write a checkpoint unless it is there, then the pointer to it, then delete those no longer kept."""
         stored = [item.key for item in self._store.list(_FOLDER)]
         self._check_newest(stored)
         for one in self.saved:

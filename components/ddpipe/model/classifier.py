@@ -142,10 +142,7 @@ def classifier_of(checkpoint: Checkpoint, *, network: str = "", origin: str = "c
 
 
 def versioned(weights: Mapping[str, Tensor], module: nn.Module) -> Mapping[str, Tensor]:
-    """Weights of any shape with the versions of the layers that have written them: this torchvision's.
-
-    A file holds tensors only; MNASNet rejects weights whose version it cannot see.
-    """
+    """Weights of any shape with their layers' versions: MNASNet rejects others, and a file has none."""
     state = OrderedDict(weights)
     state._metadata = module.state_dict()._metadata  # type: ignore[attr-defined]  # noqa: SLF001
     return state
@@ -200,10 +197,7 @@ def _check_named(name: str, network: str, origin: str) -> None:
 
 
 def _check_shapes(weights: Mapping[str, Tensor], name: str, shape: Shape, classes: int, origin: str) -> None:
-    """Compare the weights with the network's before any memory is allocated for it.
-
-    On the meta device a network has shapes and no content, so a small file cannot claim a huge network.
-    """
+    """Compare the weights with the network's on the meta device, before any memory is allocated for it."""
     if not any(classes in value.shape for value in weights.values()):
         raise _malformed(origin, f"none of its weights is for {classes} classes")
     if name.startswith("regnet_"):

@@ -41,11 +41,7 @@ METRICS, PREDICTIONS = "metrics.json", "predictions.npz"
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A value with its 95 % interval.
-
-    There is none where resampling shows no spread (nothing was wrong), nor for calibration_error: its
-    resamples lie above it, as chance gaps in small bins only ever add.
-    """
+    """A value with its 95 % interval; none where resampling shows no spread, nor for calibration_error."""
 
     value: float
     low: float | None = None

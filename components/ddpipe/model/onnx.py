@@ -26,11 +26,7 @@ OPSET = 18  # version of the operators: what torch's exporter writes without con
 
 
 def to_onnx(classifier: nn.Module, signature: Signature) -> bytes:
-    """The classifier as an ONNX file: uint8 (batch, H, W, C) -> float32 logits (batch, classes).
-
-    The file holds its signature in its metadata, each value as JSON, and the same classifier always gives the
-    same bytes.
-    """
+    """The classifier as an ONNX file: uint8 (batch, H, W, C) -> float32 logits of shape (batch, classes)."""
     # Two images: torch.export takes a batch of one for a constant.
     example = torch.zeros((2, *signature.shape), dtype=torch.uint8)
     with warnings.catch_warnings():

@@ -144,11 +144,7 @@ def check_logits(network: nn.Module, name: str, shape: Shape, classes: int) -> N
 
 
 def _imported(name: str) -> Any:  # noqa: ANN401 - what the user has given this name
-    """The function, its module from Python's path or the working directory, wherever the command itself lies.
-
-    `python -m` and torchrun look in the working directory, an installed command does not: training would find
-    a module that evaluation does not.
-    """
+    """The function, its module from Python's path or the working directory, as `python -m` looks for it."""
     module, _, function = name.partition(":")
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:

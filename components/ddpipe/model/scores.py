@@ -104,12 +104,7 @@ def resampled_macro_auc(probabilities: FloatArray, truth: BoolArray) -> Statisti
 
 
 def macro_average_precision(probabilities: FloatArray, truth: BoolArray) -> Statistic:
-    """Precision at each positive's probability, averaged over the positives, then over the classes.
-
-    The precision at a probability is the share of positives among all samples that have at least as much;
-    tied samples share theirs. That is scikit-learn's sum over the steps of the precision-recall curve. Arrays
-    have shape (samples, classes).
-    """
+    """scikit-learn's average precision, tied samples sharing theirs; arrays have shape (samples, classes)."""
     ranked = []
     for scores, shows in zip(probabilities.T, truth.T, strict=True):
         order = np.argsort(-scores)

@@ -90,11 +90,7 @@ SHIFT = 1 / 32  # of an image's sides: one pixel of a small one
 
 
 class Averaged(nn.Module):
-    """The mean of a classifier's logits over several views of an image.
-
-    Shifts along a diagonal in addition to mirror images follow Jordan, arXiv:2404.00498, section 3.5; here
-    all six views have equal weight.
-    """
+    """The mean of a classifier's logits over several views of an image, as in arXiv:2404.00498, part 3.5."""
 
     def __init__(self, classifier: nn.Module, *, shifted: bool) -> None:
         super().__init__()

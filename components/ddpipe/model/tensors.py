@@ -62,11 +62,7 @@ def read_tensors(data: bytes) -> Any:  # noqa: ANN401 - any value can be saved
 
 
 def _check_sizes(content: Any, size: int) -> None:  # noqa: ANN401 - any value can be saved
-    """Reject tensors of more values than the file has bytes for, in however few bytes it describes them.
-
-    One value may be repeated by a stride of zero, or not be stored at all: what copies such a tensor, or only
-    tests its values, needs all the memory that it claims.
-    """
+    """Reject tensors of more values than the file has bytes for, as a stride of zero can describe."""
     waiting, seen = [content], set[int]()
     while waiting:
         value = waiting.pop()

@@ -59,11 +59,10 @@ def look_up(name: str, opened: Callable[..., Any] = urlopen) -> Lookup:
 
 
 def load_pretrained(network: nn.Module, name: str, source: str, classes: int) -> None:
-    """Replace a network's fresh weights by pretrained ones.
+    """Replace a network's fresh weights by pretrained ones; the last layer's if the classes are as many.
 
-    A first convolution for other channels takes the mean over its old ones, scaled so that a gray image
-    counts as its copy in every channel; a smaller one takes the center. The last layer keeps its fresh
-    weights unless it has as many classes.
+    A first convolution for other channels takes the mean over its old ones, scaled so that a gray image is
+    as good as its copy in every channel; a smaller one takes the center.
     """
     weights = _from_torchvision(name) if source == TORCHVISION else _from_file(source)
     own, head = network.state_dict(), _head(network, classes)
@@ -230,10 +229,7 @@ def _options(builder: Any, height: int, width: int) -> dict[str, Any]:  # noqa: 
 
 
 def _keep_small_images(network: nn.Module) -> None:
-    """Look at every pixel first, where photographs are shrunk to a half or a quarter.
-
-    Models that cut the image into patches stay as they are. Source: He et al., CVPR 2016, section 4.2.
-    """
+    """Look at every pixel first, where photographs are shrunk: He et al., CVPR 2016, section 4.2."""
     name, stem = first_convolution(network)
     if stem.kernel_size[0] > stem.stride[0] > 1:
         size = 3 if isinstance(network, (ResNet, DenseNet)) else stem.kernel_size[0]

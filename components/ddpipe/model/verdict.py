@@ -27,10 +27,7 @@ PROMOTE, KEEP, FAIL = "promote", "keep", "fail"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassPair:
-    """One class under both models: its recall, or the AUC of a label; None where the images define none.
-
-    Or one slice: its score.
-    """
+    """A class's recall, label's AUC or slice's score under both models; None where the images define none."""
 
     name: str
     support: int

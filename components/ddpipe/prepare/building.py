@@ -170,11 +170,7 @@ class VersionBuilder:
 
 
 def _encoding(spec: PrepareSpec, survey: Survey, packer: Packer, stored: Sequence[Stored]) -> Encoding:
-    """Inspect the files as far as needed, and choose the encoding.
-
-    New files are read only once, to be encoded, unless the sizes and colors of all determine the encoding and
-    the source does not know these.
-    """
+    """Choose the encoding; files are read for that only if the source does not know what it depends on."""
     known, seen = packer.known, np.zeros(len(survey.samples), np.bool_)
     decides = spec.image_format == "raw" or (spec.image_format == "auto" and spec.image_size <= SMALL)
     for one in stored:

@@ -156,10 +156,7 @@ def _few_images(classes: Sequence[str], counts: Mapping[str, Labels]) -> Iterato
 
 
 def interval_width(count: int) -> float:
-    """Width of the 95 % interval of a rate of a half, measured on `count` images.
-
-    Source: Wilson, "Probable inference, the law of succession, and statistical inference", 1927.
-    """
+    """Width of the 95 % interval (Wilson, 1927) of a rate of a half, measured on `count` images."""
     return _Z / math.sqrt(count + _Z**2)
 
 

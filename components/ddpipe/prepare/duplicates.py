@@ -19,10 +19,7 @@ CROWD = 64  # larger groups that agree in a band only share a background, and ar
 
 
 def perceptual_hash(image: Image.Image) -> str:
-    """Hash of what an image shows, independent of size and brightness, in hex; empty if it has no detail.
-
-    Source: the difference hash, as the library imagehash has it: is each point brighter than the one before?
-    """
+    """The difference hash, as the library imagehash has it, in hex; empty of an image without detail."""
     if min(image.size) < DETAIL:
         return ""
     # Green is most of what the eye sees; the library would convert and scale the whole image.

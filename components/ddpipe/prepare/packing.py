@@ -189,10 +189,7 @@ class Packer:
         )
 
     def _stored(self, encoding: Encoding, content: list[Packed]) -> Stored:
-        """Write a shard, then its entry; empties `content`.
-
-        A stored shard of this name is replaced: it may be damaged, or so old that it is about to be deleted.
-        """
+        """Write a shard, perhaps over a damaged or an old one, then its entry; empties `content`."""
         rows = np.array([part.row for part in content])
         members = Members(
             ids=self.samples.ids[rows],
@@ -214,10 +211,7 @@ class Packer:
 
 
 class OpenedShards:
-    """Shards of earlier prepares and of helpers, opened when the first image is copied from them.
-
-    The images of helpers are copied in their order: of these shards only a few are open, and on the disk.
-    """
+    """Shards opened when the first image is copied from them; of those of helpers only a few are open."""
 
     def __init__(self, store: Store, encoding: Encoding, folder: Path) -> None:
         self._store, self._encoding, self._folder = store, encoding, folder

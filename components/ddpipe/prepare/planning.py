@@ -91,11 +91,7 @@ class PackingPlan:
 def planned(
     rows: Rows, known: Known, stored: Iterable[Stored], encoding: Encoding, broken: Collection[str]
 ) -> PackingPlan:
-    """Reuse what earlier prepares stored with the same encoding of the same files.
-
-    A shard is kept if all of its images are wanted. If there are new images, small shards are not kept but
-    merged with them: otherwise every small change would leave one more small shard.
-    """
+    """Reuse shards all of whose images are wanted; new images are merged with small ones."""
     wanted = np.zeros(len(known.there), np.bool_)
     wanted[rows] = True
     wanted &= known.there

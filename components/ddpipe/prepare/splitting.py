@@ -226,10 +226,7 @@ def _is_ours(samples: Samples) -> NDArray[np.bool_]:
 def kept_places(
     store: Store, name: str, rule: Mapping[str, Any], seed: int, samples: Samples
 ) -> tuple[Places | None, Mapping[str, Any]]:
-    """Where the samples were in the newest version with the same choices, and the rule to record.
-
-    A version that has all of them keeps its own rule, perhaps one of before: it is to be found unchanged.
-    """
+    """Where the samples were in the newest version with the same choices, and the rule to record."""
     for manifest in _newest(store, name):
         if manifest.seed == seed and _facts(manifest.split_rule) == _facts(rule):
             places = _places(manifest, store, samples)

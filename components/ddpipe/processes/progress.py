@@ -92,10 +92,7 @@ def is_notebook() -> bool:
 
 
 def widget_bar() -> Any:  # noqa: ANN401 - one of tqdm's classes
-    """The class of a notebook's bars; None elsewhere, and without ipywidgets.
-
-    A bar of text would run into the lines that other processes write.
-    """
+    """The class of a notebook's bars; None elsewhere, and without ipywidgets: a bar of text would be torn."""
     if not is_notebook() or not find_spec("ipywidgets"):
         return None
     from tqdm.auto import tqdm as auto  # noqa: PLC0415 - imports what only notebooks have

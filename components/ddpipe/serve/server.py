@@ -99,10 +99,7 @@ class HttpConnection(H11Protocol):
 
 
 class Requests:
-    """Those for one model that are under way: bounded in number, computed in threads, counted and measured.
-
-    Beyond `queue` of them a request is rejected at once, so that memory is bounded and nobody waits in vain.
-    """
+    """Those for one model under way, computed in threads; beyond `queue` of them one is rejected at once."""
 
     def __init__(self, model: Predictor, name: str, queue: int) -> None:
         self.model, self.name, self.queue = model, name, queue

@@ -211,11 +211,7 @@ class Cifar(Arrays):
 
 
 class _DType:
-    """Stands for numpy's dtype in a pickle: bytes are all that a batch of images has.
-
-    numpy itself believes what a pickle says of a dtype. One that claims fields of objects makes it follow
-    pointers that the file has chosen.
-    """
+    """Stands for numpy's dtype in a pickle, which follows pointers that the file has chosen."""
 
     def __init__(self, code: object, *_: object) -> None:
         if code not in {"u1", b"u1"}:

@@ -179,11 +179,7 @@ def _padding(file: Dataset, stored: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _looked_up(file: Dataset, table: Dataset, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Grays from a table of the file, which is indexed with the scanner's units; its ends hold beyond.
-
-    pydicom's own function keeps the index in as many bits as the entries have: of 4,096 entries of 8 bits it
-    reads 256.
-    """
+    """Grays from a table of the file; pydicom's own function reads 256 of 4,096 entries of 8 bits."""
     count, first, bits = (int(number) for number in table.LUTDescriptor)
     data = table.LUTData
     if isinstance(data, bytes):

@@ -90,10 +90,7 @@ def _plain_jpeg(data: bytes) -> Shape | None:
 
 
 def decode(data: bytes, shape: Shape, depth: int = 0, reading: ReadOptions = DEFAULT) -> Image.Image:
-    """An image file, upright, scaled to this shape with its proportions kept, and cropped around the center.
-
-    `depth`: the bits that values of 16-bit images use, of which the upper 8 are kept; 0: all 16.
-    """
+    """An image of this shape, upright, cropped around its center; `depth`: bits used of 16, 0 for all."""
     height, width, channels = shape
     mode = "L" if channels == 1 else "RGB"
     with _opened(data, reading) as file:
@@ -161,11 +158,7 @@ def wrapped(pixels: NDArray[np.uint8]) -> bytes:
 
 
 def _upright(file: Image.Image, factor: Callable[[tuple[int, int]], float], depth: int) -> Image.Image:
-    """In mode L or RGB, as large as the file or still large enough to be scaled by `factor` of its size.
-
-    A JPEG is made of 8 by 8 frequencies: leaving out the higher ones gives a half, a quarter or an eighth of
-    the size in a fraction of the time.
-    """
+    """In mode L or RGB, large enough to be scaled by `factor`: a JPEG's half costs a part of its time."""
     orientation = file.getexif().get(ORIENTATION)
     scale = factor(file.size[::-1] if orientation in SIDEWAYS else file.size)
     if file.format == "JPEG" and scale < 1:
@@ -264,10 +257,7 @@ def _refuse_frames(image: Image.Image, reading: ReadOptions) -> None:
 
 
 def _refuse_damage(file: Image.Image, data: bytes) -> None:
-    """Decoders fill up what a file lacks, without a word: a part of the image would be gray or black.
-
-    What every file can be asked is cheap; only one that looks damaged is read again.
-    """
+    """Refuse what decoders fill up with gray or black; only a file that looks damaged is read again."""
     if file.format == "PNG" and not file.info.get("interlace"):  # of interlaced ones Pillow notices it
         # Rows come from the top: if something is in the last one, all are there.
         last_row = file.crop((0, file.height - 1, file.width, file.height))
@@ -329,10 +319,7 @@ def _shortest_codes(tables: bytes) -> bytes:
 
 
 def _breaks_off(file: Image.Image, data: bytes) -> bool:
-    """Whether the last row with anything in it ends early, below a full one: no picture's edge is like that.
-
-    A file that ends after a whole row looks like a picture with a black border.
-    """
+    """Whether the last row with anything in it ends early, below a full one: no picture's edge does."""
     there = np.asarray(file).reshape(file.height, -1) != 0
     if file.format == "BMP" and int.from_bytes(data[22:26], "little", signed=True) > 0:
         there = there[::-1]  # the last row comes first

@@ -112,11 +112,7 @@ def read_file(path: str, key: str) -> bytes:
 
 
 class FileNames:
-    r"""Files by every name that a table may use for them: a path, with or without folder, ending or split.
-
-    Other systems spell names otherwise: img\a.PNG, ./img/a.png, img/a%20b.png, decomposed accents, or an
-    absolute path of another machine. Such a name counts if no file has just this one.
-    """
+    r"""Files by every name a table may use for them: img\a.PNG, ./img/a.png, img/a%20b.png, and the like."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         self.respelled: dict[str, str] = {}  # names that were found in another spelling, and the files

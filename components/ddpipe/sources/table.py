@@ -209,10 +209,7 @@ def _lacks_label(row: Row, columns: Table) -> bool:
 def _problems(
     header: Sequence[str], rows: Sequence[Row], columns: Table, places: Mapping[str, ObjectInfo | str]
 ) -> Iterator[str]:
-    """What is wrong with the rows, each kind with its lines.
-
-    Missing and ambiguous images are listed only together with other problems: alone, they can be skipped.
-    """
+    """What is wrong with the rows, each kind with its lines; images that can be skipped only among others."""
     named = {name: name if isinstance(place, str) else place.key for name, place in places.items()}
     counts = Counter(named[name] for row in rows if (name := row.cells.get(columns.image)))
     lines: dict[str, list[int]] = defaultdict(list)

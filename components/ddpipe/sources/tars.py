@@ -171,10 +171,7 @@ class Tars:
 
 
 def check_end(tar: tarfile.TarFile) -> None:
-    """Raise TarError unless a tar that was read to its end has one: blocks of zeros, and nothing after them.
-
-    Python stops without a word at the end of the file, and at a header that is damaged.
-    """
+    """Raise TarError unless a tar that was read ends in blocks of zeros: Python stops anywhere in silence."""
     file = tar.fileobj
     if file is None:
         return

@@ -86,11 +86,7 @@ def _cannot_be_listed(error: OSError) -> None:
 
 
 class FileStore:
-    """A folder and everything below it; the folder is made by the first write.
-
-    A write goes to a hidden file next to its target, which is then renamed: whenever the process dies, there
-    is the old object or the new one.
-    """
+    """A folder, made by the first write; an object is written beside its target, then renamed."""
 
     def __init__(self, root: Path) -> None:
         self._root = Path(os.path.abspath(root.expanduser()))  # noqa: PTH100 - resolve() would follow links

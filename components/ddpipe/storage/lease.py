@@ -167,10 +167,7 @@ def _wait_for_others(own: _Lease, renewal: float, patience: float) -> None:
 
 
 def _machine() -> str:
-    """Where process ids mean the same: this start of this machine, and this namespace of process ids.
-
-    Two containers may well have one host name, and both a process 7.
-    """
+    """Where process ids mean the same: this start of this machine, and this namespace of process ids."""
     facts = [socket.gethostname()]
     with suppress(OSError):  # other systems than Linux have neither
         facts += [_BOOT.read_text(), str(_NAMESPACE.readlink())]

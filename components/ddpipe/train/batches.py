@@ -111,10 +111,7 @@ Copy = tuple[Batch, torch.Event | None]  # on its way, and the event of its arri
 
 
 class _Copies:
-    """Copies of batches to the device; those to a GPU overlap with the step before.
-
-    They run on a stream of their own: on the stream that computes, a copy would wait for all work before it.
-    """
+    """Copies of batches to the device, on a stream of its own: they overlap with the step before."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

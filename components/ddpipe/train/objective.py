@@ -35,10 +35,7 @@ class Objective(Protocol):
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """One class per image: cross-entropy and accuracy; labels are int64, shape (n,).
-
-    After an augmentation of the user's own they may be shares of the classes: float32, shape (n, classes).
-    """
+    """One class per image: labels are int64, shape (n,), or shares of the classes, shape (n, classes)."""
 
     sums: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
 
@@ -123,11 +120,7 @@ def _on(device: torch.device, weights: NDArray[np.float64]) -> Tensor:
 def validate(
     model: nn.Module, split: SplitReader, world: World, task: Task, classes: int
 ) -> dict[str, float]:
-    """Loss and headline score of the model on a split, by their names; the same on all ranks.
-
-    Both are those of the whole split, never an average over batches or ranks, and without class weights or
-    smoothing, so that recipes can be compared.
-    """
+    """Loss and headline score of a whole split, by name, without class weights; the same on all ranks."""
     share = -(-len(split) // world.size)
     logits = logits_of(model, split, world, classes=classes, batch_size=min(share, VALIDATION_BATCH))
     return world.decided(lambda: task.validation(logits, split.labels))

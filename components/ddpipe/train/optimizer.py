@@ -157,11 +157,7 @@ class Muon(Optimizer):
 
 
 def hidden_matrices(model: nn.Module) -> list[Tensor]:
-    """The weights of linear maps between features, shape (outputs, ...): linear, convolution, attention.
-
-    Other parameters may have two or more dimensions, too, without being maps: the layer scales of ConvNeXt,
-    position embeddings and class tokens. Their size means something, and rows of one length would destroy it.
-    """
+    """The weights of linear maps, shape (outputs, ...): not layer scales, embeddings and class tokens."""
     return [
         weights
         for module in model.modules()

@@ -67,11 +67,7 @@ def _laid_out(value: Any, like: Tensor) -> Any:  # noqa: ANN401 - a state holds 
 
 
 class _InPrecision(nn.Module):
-    """A model that computes in every thread as autocast says in the thread that calls `capture`.
-
-    torch runs the replicas of a model in threads of their own and enables autocast there, but the data type
-    belongs to the thread, and is float16 by default.
-    """
+    """A model that computes in each of DataParallel's threads as autocast says in the one that captures."""
 
     def __init__(self, model: nn.Module, device: str) -> None:
         super().__init__()

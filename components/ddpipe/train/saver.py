@@ -109,11 +109,7 @@ def _copied(value: Any) -> Any:  # noqa: ANN401 - state dicts hold anything
 
 
 class Uploads:
-    """Writes that wait for their turn, the newest of each kind: at most one is under way.
-
-    A write that fails is tried again, or a newer one of its kind instead, until the store has been away for
-    `patience` seconds. Any other failure is permanent, and the next call of the owner raises it.
-    """
+    """Writes that wait, the newest of each kind; a failed one is repeated for `patience` seconds."""
 
     def __init__(self, patience: float = STORE_PATIENCE, pause: float = RETRY_PAUSE) -> None:
         """Start the thread."""

@@ -59,11 +59,7 @@ class Start:
 def decided_start(
     store: Store, recipe: Recipe, manifest: DatasetManifest, data: Store, world: World
 ) -> Start | None:
-    """Where all ranks begin.
-
-    If they are going to share the model, each rank reads its rows of what is in pieces; and of large tensors
-    that are whole, rank 0 alone has the values.
-    """
+    """Where all ranks begin; of pieces each reads its rows, of large whole tensors rank 0 has the values."""
     sharded, found = is_sharded(recipe.strategy, world), list[Start | None]()
 
     def decide() -> Start | None:

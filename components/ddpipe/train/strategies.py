@@ -86,10 +86,7 @@ class RunningStatistics:
 
 
 class SyncBatchNorm(nn.BatchNorm2d):
-    """Normalizes by mean and variance over the global batch, of a process group on any device.
-
-    torch's own works on GPUs only. Shares of the batch may differ, or be empty.
-    """
+    """Normalizes over the global batch on any device, of any shares; torch's own works on GPUs only."""
 
     @classmethod
     def of(cls, layer: nn.BatchNorm2d) -> SyncBatchNorm:
@@ -153,11 +150,7 @@ def synchronise(model: nn.Module) -> None:
 
 
 def accept_single_values(model: nn.Module) -> None:
-    """Let batch normalization use its running statistics where there is one value per channel.
-
-    torch rejects such a batch, as one value has no variance. It occurs where features are 1x1 and a rank's
-    part of a batch is one image.
-    """
+    """Let batch normalization use its running statistics for one value per channel, which torch rejects."""
     for layer in model.modules():
         if isinstance(layer, _BatchNorm) and not isinstance(layer, SyncBatchNorm):
             layer.register_forward_pre_hook(_use_running_statistics)

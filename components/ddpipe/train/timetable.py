@@ -249,10 +249,7 @@ class Watch:
 
 
 class Patience:
-    """How long ranks wait for each other: during steps as long as recent ones let expect, otherwise `STALL`.
-
-    The first steps, a checkpoint, an evaluation, and reading from a store that is away may take long.
-    """
+    """How long ranks wait for each other: by recent steps, or `STALL` around checkpoints and reads."""
 
     def __init__(self, world: World, *, may_shorten: bool) -> None:
         """The ranks agree on whether to shorten it."""
