@@ -227,8 +227,8 @@ def _stub() -> Iterator[str]:
     yield from ("", "from collections.abc import Mapping, Sequence", "from os import PathLike")
     yield from ("from typing import Any", "", "from ddpipe.api import Result")
     yield "from ddpipe.notebook.handle import Handle"
-    yield "from ddpipe.notebook.packing import Work"
     yield "from ddpipe.prepare.prepare import Prepared"
+    yield "from ddpipe.processes.packing import Work"
     yield "from ddpipe.serve.predictor import Predictor"
     yield from ("from ddpipe.train.reading import Dataset", "", "__version__: str", "")
     for name, module in vars(ddpipe)["PUBLIC"].items():

@@ -7,8 +7,8 @@ from typing import Any
 
 from ddpipe.api import Result
 from ddpipe.notebook.handle import Handle
-from ddpipe.notebook.packing import Work
 from ddpipe.prepare.prepare import Prepared
+from ddpipe.processes.packing import Work
 from ddpipe.serve.predictor import Predictor
 from ddpipe.train.reading import Dataset
 

@@ -27,6 +27,7 @@ from typing import Any
 from ddpipe.data.manifest import load_manifest, store_of
 from ddpipe.errors import CorruptObject, NoSuchObject, ParameterError, StoreError
 from ddpipe.jobs import LOCAL
+from ddpipe.processes.packing import is_shipped
 from ddpipe.runs import Run
 from ddpipe.steps import TrainOptions
 from ddpipe.storage import Store, open_store, split_uri
@@ -109,9 +110,9 @@ def _stamp(uri: str) -> str:
 def _place(recipe: Recipe, options: TrainOptions) -> dict[str, Any]:
     """Code, and number of processes, on which rounding depends."""
     is_job = options.backend != LOCAL
-    own = ", ".join(own_functions(recipe.to_dict()).values())
-    if own and not (is_job and "@sha256:" in options.image):
-        raise _UnknownError(f"{own} is your own code, and the image is not given by its digest")
+    own = own_functions(recipe.to_dict()).values()
+    if own and (any(map(is_shipped, own)) or not (is_job and "@sha256:" in options.image)):
+        raise _UnknownError(f"{', '.join(own)} is your own code, and not in an image given by its digest")
     return {
         "code": _code(),
         "software": options.image if is_job else version("torch"),

@@ -132,12 +132,18 @@ def train(
                 facts.update(processes=options.processes_per_pod)
             else:
                 from ddpipe.jobs.job import training_command
+                from ddpipe.processes.packing import packed_functions
+                from ddpipe.train.recipe import own_functions
 
+                call = packed_functions(own_functions(recipe.to_dict()).values())
+                if call:
+                    write_uri(own := f"{run.uri}/own/{call.sha256}", call.content)
                 launched = _run_job(
                     options,
                     owner=owner if owner.run_id else replace(owner, run_id=run.name),
                     command=training_command(dataset, run.training, recipe.to_json()),
                     outputs=(f"{run.training}/training.json",),
+                    tracker=[{"name": "DDPIPE_OWN", "value": own}] if call else [],
                 )
                 facts.update(job=launched.name, nodes=launched.nodes)
             facts.update(notes=keys.keys)

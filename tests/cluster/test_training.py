@@ -25,6 +25,7 @@ from ddpipe.kube.api import ApiServer
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 IMAGE = OUR_IMAGES.format("trainer")
+GUIDE = Path(__file__).parents[2] / "docs/guides/own.md"
 
 
 def ddpipe(environment: dict[str, str], *arguments: str) -> dict[str, object]:
@@ -80,6 +81,29 @@ def test_two_pods_train_digits_and_leave_a_good_model(
     assert re.findall(r"epoch=(\d)", ended.text) == ["1", "2", "3", "4", "5"]
     evaluation = ddpipe(s3_environment, "evaluate", "--dataset", dataset, "--run", "a", "--runs", runs)
     assert float(str(evaluation["accuracy"])) > 0.9, evaluation
+
+
+def test_functions_of_the_working_directory_are_shipped_to_the_pods(
+    admin: ApiServer,
+    tmp_path: Path,
+    s3_environment: dict[str, str],
+    digits: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The image has no mine.py; the guide's network, loss and augmentation are in it."""
+    blocks = re.findall(r"```py\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    (tmp_path / "mine.py").write_text("\n".join(block for block in blocks if "\ndef " in block))
+    monkeypatch.chdir(tmp_path)
+    own = ("--model", "mine:network", "--loss", "mine:focal", "--augmentation", "mine:turned")
+    with a_place(admin, tmp_path) as place:
+        ended = train(place, s3_environment, digits, *own, "--backend", "pytorchjob", "--epochs", "3").end()
+        assert place.jobs() == []
+    assert ended.code == 0, ended.text
+    assert "[worker-0] training mine:network on digits" in ended.text
+    assert re.findall(r"epoch=(\d)", ended.text) == ["1", "2", "3"]
+    run = ("--run", "a", "--runs", digits[1], "--network", "mine:network")
+    assert float(str(ddpipe(s3_environment, "evaluate", *run)["accuracy"])) > 0.3
+    assert ddpipe(s3_environment, "export", *run)["model"]
 
 
 def test_lost_pod_of_an_indexed_job_restarts_every_rank(

@@ -349,7 +349,7 @@ def test_a_reused_model_is_evaluated_with_other_views(
 
 
 def test_own_code_is_identified_by_an_image_digest_only(
-    runs: Path, toys: PrepareSpec, caplog: pytest.LogCaptureFixture
+    runs: Path, toys: PrepareSpec, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = Run.named(str(runs), "first")
     own = replace(RECIPE, model="mine.net:build")
@@ -360,7 +360,14 @@ def test_own_code_is_identified_by_an_image_digest_only(
         with caplog.at_level(logging.INFO):
             assert reuse.unchanged_since(first, keys) is None
     assert "it is unknown whether anything has changed: mine.net:build" in caplog.text
-    assert reuse.reuse_keys(dataset, own, replace(JOB, image=f"trainer@sha256:{'0' * 64}")).same
+    pinned = replace(JOB, image=f"trainer@sha256:{'0' * 64}")
+    assert reuse.reuse_keys(dataset, own, pinned).same
+    (runs.parent / "shipped_net.py").write_text("")
+    monkeypatch.chdir(runs.parent)  # the function comes from here, not from the image
+    assert (
+        "is your own code"
+        in reuse.reuse_keys(dataset, replace(own, model="shipped_net:build"), pinned).unknown
+    )
 
 
 def test_changed_weights_behind_the_same_uri_change_the_key(runs: Path, tmp_path: Path) -> None:

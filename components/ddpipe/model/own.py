@@ -8,18 +8,17 @@ torch.nn.Module, which is tried before training. A loss takes (logits, labels), 
 from __future__ import annotations
 
 import importlib
-import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ddpipe.data.manifest import Shape
 from ddpipe.errors import ParameterError
+from ddpipe.processes.packing import imported
 
 LINES = 3  # of the user's own code, in a message: the innermost calls
 TRIAL_BATCH = 2  # images: the fewest with which batch normalization works
@@ -28,7 +27,7 @@ TRIAL_BATCH = 2  # images: the fewest with which batch normalization works
 def build_own(name: str, shape: Shape, classes: int) -> nn.Module:
     """The network of the user's function; its name must never come from a file, as it is imported."""
     with _reported(name):
-        network = _imported(name)(shape, classes)
+        network = imported(name)(shape, classes)
     if not isinstance(network, nn.Module):
         raise cannot_build(
             name,
@@ -42,7 +41,7 @@ def own_loss(name: str) -> Callable[[Tensor, Tensor], Tensor]:
     """The losses of the samples, shape (n,), by the user's function, which may return their mean."""
     which = f"loss {name!r}"
     with _reported(which, _CANNOT_BE_USED):
-        function = _imported(name)
+        function = imported(name)
 
     def losses(logits: Tensor, labels: Tensor) -> Tensor:
         if not len(logits):
@@ -62,7 +61,7 @@ def own_augmentation(name: str) -> Callable[[Tensor, Tensor], tuple[Tensor, Tens
     """The user's function, on uint8 images, shape (n, H, W, C); it sees float32 from 0 to 1, (n, C, H, W)."""
     which = f"augmentation {name!r}"
     with _reported(which, _CANNOT_BE_USED):
-        function = _imported(name)
+        function = imported(name)
 
     def augmented(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         if not len(images):
@@ -141,15 +140,6 @@ def check_logits(network: nn.Module, name: str, shape: Shape, classes: int) -> N
             f"for 2 images it returns {seen}, not {expected}",
             "It must return one logit for each class.",
         )
-
-
-def _imported(name: str) -> Any:  # noqa: ANN401 - what the user has given this name
-    """The function, its module from Python's path or the working directory, as `python -m` looks for it."""
-    module, _, function = name.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path and "" not in sys.path:
-        sys.path.append(here)  # stays: a function may import a neighbour when it is called
-    return getattr(importlib.import_module(module), function)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ddpipe.distributed import rank, run_rank
 from ddpipe.notebook.folder import CALL, KEY, OUTPUTS, RANKS, publish
-from ddpipe.notebook.packing import packed_value, run
+from ddpipe.processes.packing import packed_value, run
 from ddpipe.storage import Store, open_store
 
 

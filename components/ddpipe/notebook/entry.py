@@ -13,8 +13,8 @@ from ddpipe.jobs.options import JobOptions
 from ddpipe.notebook.folder import CALL, PRIVATE, RECORD, SOURCE, Launch
 from ddpipe.notebook.handle import Handle
 from ddpipe.notebook.machine import Machine, Secrets
-from ddpipe.notebook.packing import Work, packed
 from ddpipe.parameters import AUTO, declared, refuse, with_declared
+from ddpipe.processes.packing import Work, packed
 from ddpipe.runs import Run
 from ddpipe.storage import open_store
 
@@ -62,8 +62,9 @@ def launch(
     chosen, backend = _checked(options)
     public = {} if backend == LOCAL else chosen.to_dict()
     private = {key: public.pop(key) for key in PRIVATE if public.get(key)}
+    readable = re.sub(r"[^a-z0-9]+", "-", call.name.lower()).strip("-") or "work"
     launched = Launch(
-        name=name or f"{_readable(call.name)}-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}",
+        name=name or f"{readable}-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}",
         work=call.name,
         sha256=call.sha256,
         backend=backend,
@@ -129,10 +130,6 @@ def attach(name: str, runs: str = "runs", *, key: str = "") -> Handle:
     if handle.status().phase == "lost" and launched.backend != LOCAL:
         machine.start("adopt")
     return handle
-
-
-def _readable(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "work"
 
 
 def _checked(options: Mapping[str, Any]) -> tuple[JobOptions, str]:

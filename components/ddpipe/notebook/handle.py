@@ -26,8 +26,8 @@ from ddpipe.kube.api import connect
 from ddpipe.notebook.background import remove_jobs
 from ddpipe.notebook.folder import OUTCOME, Launch, SealedResult, verified
 from ddpipe.notebook.machine import Machine
-from ddpipe.notebook.packing import unpacked_value
 from ddpipe.parameters import refuse
+from ddpipe.processes.packing import unpacked_value
 from ddpipe.processes.progress import is_notebook
 from ddpipe.processes.reports import Reported, Reports
 from ddpipe.storage import Store

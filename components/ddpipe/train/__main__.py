@@ -6,6 +6,8 @@ torchrun --standalone --nproc-per-node 2 -m ddpipe.train --dataset … --output 
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from ddpipe.processes.machine import keep_memory, launched_at, search_rarely
@@ -21,10 +23,17 @@ def main(dataset: str, output: str, recipe: str) -> None:
     search_rarely()
     keep_memory()
     from ddpipe.distributed import run_rank  # noqa: PLC0415 - torch, after `search_rarely`
+    from ddpipe.processes.packing import run  # noqa: PLC0415
+    from ddpipe.storage import read_uri  # noqa: PLC0415
     from ddpipe.train.recipe import Recipe  # noqa: PLC0415
     from ddpipe.train.train import train  # noqa: PLC0415
 
-    run_rank(lambda: train(dataset, output, Recipe.from_json(recipe), began=began))
+    def work() -> None:
+        if own := os.environ.get("DDPIPE_OWN"):  # the user's functions: their address ends with their hash
+            run(read_uri(own), own.rpartition("/")[2])
+        train(dataset, output, Recipe.from_json(recipe), began=began)
+
+    run_rank(work)
 
 
 if __name__ == "__main__":

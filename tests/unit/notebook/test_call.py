@@ -11,7 +11,7 @@ import pytest
 from ddpipe.errors import ReplicaFailed
 from ddpipe.notebook.call import _run, _uploaded
 from ddpipe.notebook.folder import CALL, KEY, OUTPUTS, check_ranks, publish, verified
-from ddpipe.notebook.packing import packed, unpacked_value
+from ddpipe.processes.packing import packed, unpacked_value
 from ddpipe.storage import open_store
 
 

@@ -13,12 +13,11 @@ from notebook_launches import KEY_OF_LAUNCH, a_launch
 
 import ddpipe
 from ddpipe.errors import Interrupted, JobDeleted, ParameterError, ReplicaFailed
-from ddpipe.notebook import entry
 from ddpipe.notebook import handle as module
 from ddpipe.notebook.folder import Launch, publish
 from ddpipe.notebook.handle import Handle, Status, _html_of
 from ddpipe.notebook.machine import Machine, Secrets
-from ddpipe.notebook.packing import packed_value
+from ddpipe.processes.packing import packed_value
 from ddpipe.storage import Store, open_store
 
 
@@ -232,8 +231,12 @@ def test_attach_keeps_a_key_where_none_is_known(
 
 
 @pytest.mark.parametrize(("name", "readable"), [("Train_Net2", "train-net2"), ("__", "work"), ("ä b", "b")])
-def test_a_launch_s_name_has_plain_characters(name: str, readable: str) -> None:
-    assert entry._readable(name) == readable
+def test_a_launch_s_name_has_plain_characters(
+    name: str, readable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started(monkeypatch)
+    (script := tmp_path / f"{name}.py").write_text("")
+    assert ddpipe.launch(script, runs=str(tmp_path), backend="local").name.startswith(f"{readable}-20")
 
 
 def test_local_options_that_are_defaults_are_accepted(

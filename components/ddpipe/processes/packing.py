@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import inspect
 import json
 import runpy
@@ -10,9 +11,10 @@ import sys
 import sysconfig
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -128,20 +130,61 @@ def _problems(kind: str, values: Mapping[str, object]) -> Iterator[str]:
 
 def _own_modules() -> list[ModuleType]:
     """Modules in the working directory that nobody has installed: no image has them."""
+    found = [module for name, module in sys.modules.items() if name != "__main__"]
+    return [module for module in found if _is_own(getattr(module, "__file__", None))]
+
+
+def _is_own(file: str | None) -> bool:
     # The working directory of a notebook is often the home folder. What pip has put into ~/.local there, or
     # into an environment below it, is installed.
     here, installed = Path.cwd(), Path(sysconfig.get_path("stdlib"))
-    package = Path(__file__).parents[1]
-    return [
-        module
-        for name, module in list(sys.modules.items())
-        if name != "__main__"
-        and (file := getattr(module, "__file__", None))
-        and (path := Path(file)).is_absolute()  # torch.ops calls itself _ops.py, wherever it is used
+    package, path = Path(__file__).parents[1], Path(file or "")
+    return (
+        path.is_absolute()  # torch.ops calls itself _ops.py, wherever it is used
         and here in path.parents
         and not _INSTALLED.intersection(path.relative_to(here).parts)
         and not any(folder in path.parents for folder in (installed, package))
-    ]
+    )
+
+
+def imported(name: str) -> Any:  # noqa: ANN401 - what the user has given this name
+    """What was shipped as `package.module:function`, or is in Python's path or the working directory."""
+    module, _, function = name.partition(":")
+    _search_here()
+    return _shipped[name] if name in _shipped else getattr(importlib.import_module(module), function)
+
+
+def is_shipped(name: str) -> bool:
+    """Whether the module of `package.module:function` is in the working directory: no image has it."""
+    _search_here()
+    with suppress(ImportError):  # of the package around it
+        found = find_spec(name.partition(":")[0])
+        return found is not None and _is_own(found.origin)
+    return False
+
+
+def packed_functions(names: Iterable[str]) -> Call | None:
+    """Pack the functions that are shipped; None if there are none. `run` lets `imported` find them."""
+    found = {}
+    for name in filter(is_shipped, names):
+        try:
+            found[name] = imported(name)
+        except (Exception, SystemExit) as error:  # the user's code may raise anything
+            raise _refused(name, repr(error), "Correct it, or install here what it imports.") from error
+    return packed(_ship, {"functions": found}) if found else None
+
+
+_shipped: dict[str, Any] = {}
+
+
+def _ship(functions: Mapping[str, Any]) -> None:
+    _shipped.update(functions)
+
+
+def _search_here() -> None:
+    here = str(Path.cwd())  # as `python -m` looks there, and torchrun
+    if here not in sys.path and "" not in sys.path:
+        sys.path.append(here)  # stays: a function may import a neighbour when it is called
 
 
 def _source(work: FunctionType) -> str:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ddpipe.errors import CorruptObject, ParameterError, ReplicaFailed
-from ddpipe.notebook import packing
-from ddpipe.notebook.packing import packed, packed_value, run, unpacked_value
+from ddpipe.processes import packing
+from ddpipe.processes.packing import is_shipped, packed, packed_functions, packed_value, run, unpacked_value
 
 LOCK = threading.Lock()
 FACTOR = 3
@@ -49,7 +49,7 @@ def elsewhere(content: bytes, sha256: str, folder: Path) -> str:
     path = folder / "call"
     path.write_bytes(content)
     code = (
-        "import sys; from pathlib import Path; from ddpipe.notebook.packing import run; "
+        "import sys; from pathlib import Path; from ddpipe.processes.packing import run; "
         "print(run(Path(sys.argv[1]).read_bytes(), sys.argv[2]))"
     )
     command = [sys.executable, "-c", code, str(path), sha256]
@@ -181,3 +181,50 @@ def test_function_that_exits_with_0_fails() -> None:
     call = packed(exiting, {})
     with pytest.raises(ReplicaFailed, match=r"sys.exit\(0\)"):
         run(call.content, call.sha256)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with a module, its neighbour and an environment."""
+    (tmp_path / "own_neighbour.py").write_text("class Doubled:\n    def of(self, n):\n        return 2 * n\n")
+    (tmp_path / "own_module.py").write_text(
+        "from own_neighbour import Doubled\n\ndef doubled(n):\n    return Doubled().of(n)\n"
+    )
+    (tmp_path / "own_broken.py").write_text("import no_such_library\n")
+    (site := tmp_path / "env/site-packages").mkdir(parents=True)
+    (site / "own_installed.py").write_text("def doubled(n):\n    return n\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(site)])
+    for name in ("own_neighbour", "own_module", "own_broken", "own_installed"):
+        monkeypatch.delitem(sys.modules, name, raising=False)  # of the folder before
+    return tmp_path
+
+
+def test_functions_by_name_are_shipped_with_their_neighbours(folder: Path, tmp_path: Path) -> None:
+    call = packed_functions(["own_module:doubled"])
+    assert call
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    (elsewhere / "call").write_bytes(call.content)
+    code = (
+        "from pathlib import Path; from ddpipe.processes.packing import imported, run; "
+        f"run(Path('call').read_bytes(), {call.sha256!r}); print(imported('own_module:doubled')(21))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=elsewhere, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "42\n", done.stderr
+
+
+@pytest.mark.parametrize("name", ["own_installed:doubled", "json:dumps", "no_such:f", "no_such.module:f"])
+def test_a_module_that_is_not_of_this_folder_is_left_to_the_image(folder: Path, name: str) -> None:
+    assert not is_shipped(name)
+    assert packed_functions([name]) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "seen"), [("own_broken:f", "no_such_library"), ("own_module:nothing", "no attribute 'nothing'")]
+)
+def test_a_function_that_cannot_be_shipped_is_named(folder: Path, name: str, seen: str) -> None:
+    with pytest.raises(ParameterError, match=seen) as refused:
+        packed_functions([name])
+    assert refused.value.which == name
