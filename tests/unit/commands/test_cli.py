@@ -88,6 +88,54 @@ def test_help_imports_little(names: list[str], imported: list[str]) -> None:
     assert set(ast.literal_eval(done.stdout.splitlines()[-1])) <= set(imported)
 
 
+@pytest.mark.parametrize(
+    ("command", "imported"),
+    [
+        ("--version", []),
+        ("--help", []),
+        ("runs ls", []),
+        ("runs show first", []),
+        ("data ls", []),
+        ("data show digits", []),
+        ("models ls", []),
+        ("schedule ls --endpoint http://127.0.0.1:1", []),
+        ("jobs ls", ["kubernetes"]),
+        ("launch --image mine:1 -- true", ["kubernetes"]),
+    ],
+)
+def test_a_command_imports_what_it_needs(
+    command: str, imported: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    (tmp_path / "runs/first").mkdir(parents=True)
+    (tmp_path / "store").mkdir()
+    _, there = modules_after(command.split())
+    assert there & {"torch", "kfp", "kubernetes"} <= set(imported)
+
+
+def test_completion_imports_click_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_DDPIPE_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "ddpipe ru")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    shown, there = modules_after([])
+    assert "plain,run" in shown
+    assert not there & {"torch", "kfp", "kubernetes", "numpy"}
+
+
+def modules_after(words: list[str]) -> tuple[str, set[str]]:
+    """What a command prints in a process of its own, and the modules that are there at its end."""
+    code = (
+        "import atexit, sys\nfrom ddpipe.__main__ import main\n"
+        "atexit.register(lambda: print('\\n', list(sys.modules)))\nmain()"
+    )
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    shown, _, modules = done.stdout.rstrip().rpartition("\n")
+    assert modules, done.stderr
+    return shown, set(ast.literal_eval(modules.strip()))
+
+
 @pytest.mark.parametrize("group", BELOW)
 def test_each_command_of_a_group_has_an_example_that_can_be_typed(group: str) -> None:
     found = cli.get_command(click.Context(cli), group)
