@@ -171,12 +171,13 @@ def in_turns(what: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, 
 
 
 def evaluation(folder: Path, package: Path, rounds: int) -> str:
-    """Of the training split, which has most images."""
+    """Of the training split, which has most images, and of validation, which chooses the temperature."""
     from ddpipe.data.reader import open_split  # noqa: PLC0415
     from ddpipe.evaluate.assess import assess  # noqa: PLC0415
 
     dataset = str(next((folder / "store").glob("datasets/*/*/manifest.json")))
-    samples = open_split(dataset, "train")
+    splits = [open_split(dataset, name) for name in ("train", "validation")]
+    images_of_both = sum(len(split) for split in splits)
 
     def loop() -> float:
         import torch  # noqa: PLC0415
@@ -184,26 +185,28 @@ def evaluation(folder: Path, package: Path, rounds: int) -> str:
 
         model = _network(package)
         started = processor_seconds()
-        parts = []
-        for start in range(0, len(samples), 64):
-            images = samples.images(range(start, min(start + 64, len(samples))))
-            with torch.no_grad():
-                parts.append(torch.softmax(model(torch.from_numpy(images)), 1).numpy())
-        probabilities = np.concatenate(parts)
+        parts: list[list[np.ndarray]] = []
+        for split in splits:
+            parts.append([])
+            for start in range(0, len(split), 64):
+                images = split.images(range(start, min(start + 64, len(split))))
+                with torch.no_grad():
+                    parts[-1].append(torch.softmax(model(torch.from_numpy(images)), 1).numpy())
+        samples, probabilities = splits[0], np.concatenate(parts[0])
         said = probabilities.argmax(axis=1)
         metrics.accuracy_score(samples.labels, said)
         metrics.f1_score(samples.labels, said, average="macro")
         metrics.confusion_matrix(samples.labels, said)
         metrics.roc_auc_score(samples.labels, probabilities, multi_class="ovr")
-        return len(samples) / (processor_seconds() - started)
+        return images_of_both / (processor_seconds() - started)
 
     def whole() -> float:
         started = processor_seconds()
         assess(str(folder / "runs/bench/training"), dataset, str(folder / "assessed"), "train")
-        return len(samples) / (processor_seconds() - started)
+        return images_of_both / (processor_seconds() - started)
 
     rates = in_turns({"PyTorch and scikit-learn, a loop": loop, "ddpipe models evaluate": whole}, rounds)
-    title = f"Evaluating {len(samples)} images; ddpipe's with temperature, intervals, curves and files"
+    title = f"Evaluating {images_of_both} images; ddpipe's with temperature, intervals, curves and files"
     return table(
         title, ("what", "images per processor second", "to ddpipe"), compared(rates, "ddpipe models evaluate")
     )

@@ -25,6 +25,7 @@ from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.model import VIEWS
 from ddpipe.model.classifier import load_model, samples_seen
 from ddpipe.model.evaluation import Evaluation, Metrics, Subject, load_evaluation
+from ddpipe.model.metrics import METRICS, Answers
 from ddpipe.model.scoring import Averaged, Compared, logits_of, with_views
 from ddpipe.model.tasks import TASKS
 from ddpipe.model.training_record import training_record
@@ -192,29 +193,25 @@ def measured(answers: Mapping[str, Scored], manifest: DatasetManifest, split: st
     truth = task.truth(seen.labels, len(manifest.classes))
     temperature = fitted(seen.logits, truth, task, seen.groups)
 
-    def found(temperature: float) -> Metrics:
-        """With this temperature."""
-        scale = np.float32(temperature)
-        return measure(
-            test.logits / scale,
-            test.labels,
-            manifest.classes,
-            task=manifest.task,
-            thresholds=None
-            if task.exclusive
-            else best_thresholds(task.probabilities(seen.logits / scale), truth),
-            groups=test.groups,
-        )
-
-    metrics = found(temperature)
+    scale = np.float32(temperature)
+    metrics = measure(
+        test.logits / scale,
+        test.labels,
+        manifest.classes,
+        task=manifest.task,
+        thresholds=None
+        if task.exclusive
+        else best_thresholds(task.probabilities(seen.logits / scale), truth),
+        groups=test.groups,
+    )
     if temperature == 1:
         return metrics
-    before = found(1)
+    before = Answers.of(task, test.logits, test.labels, [None] * len(manifest.classes))
     return replace(
         metrics,
         temperature=temperature,
-        uncalibrated={name: before.scores[name].value for name in CALIBRATED},
-        before=before.calibration,
+        uncalibrated={name: METRICS[name].measured(before) for name in CALIBRATED},
+        before=before.bins,
     )
 
 
