@@ -82,7 +82,8 @@ class ChosenRecipe:
         named = [name for name in _IMPORTANT if name in self.reasons.keys() - unused]
         found = {name: getattr(self.recipe, name) for name in named}
         values = ", ".join(f"{name} {value}" for name, value in found.items() if value not in {0, NONE})
-        return f"chosen: {values}; all {len(self.reasons)} choices and their reasons: training.json, report"
+        chosen = f"chosen: {values}; " if values else ""
+        return f"{chosen}choices and reasons ({len(self.reasons)} in all): training.json, report"
 
     def facts(self) -> dict[str, Any]:
         """As training.json holds it."""

@@ -157,8 +157,10 @@ def test_mirrored_views_need_mirrored_training() -> None:
 def test_one_line_of_the_log_names_what_matters_most() -> None:
     line = chosen(data((160, 160, 3), 96)).line()
     assert line.startswith("chosen: model fast-cnn-small, resolution 64, epochs ")
-    assert f"all {len(Recipe().automatic())} choices" in line
+    assert f"choices and reasons ({len(Recipe().automatic())} in all)" in line
     assert "epochs" not in chosen(data((160, 160, 3), 96), minutes=2.0).line(), "minutes decide"
+    of_views = ChosenRecipe(Recipe(), {"test_time_views": "as in training"}, ("plain", ""))
+    assert of_views.line().startswith("choices and reasons (1 in all)"), "nothing that matters was left open"
 
 
 FOUND, MISSING = Lookup(found=True, seen="a file is there"), Lookup(found=False, seen="no server answers")
