@@ -138,8 +138,9 @@ DECISION_PART = 20
 BUDGET_PART = 0.985
 # Times by which the pace is measured, and by what the steps between them grow: the later half decides
 TIMES_KEPT, MARKS_GROW_BY = 64, 1.05
-# No time left is shown before so many steps and seconds, nor while the pace still changes by so much
-ESTIMATE_STEPS, ESTIMATE_SECONDS, ESTIMATE_RATIO = 16, 3.0, 1.25
+# No time left is shown before so many steps, nor while the pace changes by so much, nor before that part of
+# it has been measured, at least and at most so many seconds
+ESTIMATE_STEPS, ESTIMATE_RATIO, ESTIMATE_PART, ESTIMATE_SECONDS = 16, 1.25, 20, (3.0, 60.0)
 # More than both of them improves no model: a longer budget is not used up
 MOST_EPOCHS, MOST_STEPS = 200, 2000
 # Time that evaluation and export need beside scoring, in times that a training process needs to start

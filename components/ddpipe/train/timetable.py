@@ -114,7 +114,7 @@ class Timetable:
         self._work, self._budget, self._clock = work, budget, clock
         self._began, self._start = clock(), 0
         self._marks: deque[tuple[float, float, int]] = deque(maxlen=constants.TIMES_KEPT)
-        self._is_steady = False
+        self._is_announced = False
 
     @property
     def steps(self) -> int:
@@ -145,23 +145,23 @@ class Timetable:
             # Clocks of ranks differ, and all must take the same number of steps: rank 0 decides.
             steps = world.decided(lambda: self._decided(step, world))
             self.schedule.append([step, steps])
-        if not self._is_steady and self._has_steady_pace(here):
-            self._is_steady = True
-            if world.is_main and step < self.steps:
-                seconds = duration(self.seconds_left(step) or 0.0)
-                _log.info("about %s to train %s more steps", seconds, f"{self.steps - step:,}")
+        if not self._is_announced and (left := self.seconds_left(step)):
+            self._is_announced = True
+            if world.is_main:
+                _log.info("about %s to train %s more steps", duration(left), f"{self.steps - step:,}")
 
     def seconds_left(self, step: int) -> float | None:
-        """Until all steps are taken; None as long as the pace is not steady."""
-        return (self._pace() or 0.0) * self._work.left(step, self.steps) if self._is_steady else None
-
-    def _has_steady_pace(self, here: int) -> bool:
-        """Whether both halves of the time measured had about the same pace; the first steps say nothing."""
-        seconds = self._marks[-1][0] - self._marks[0][0]
-        if here < constants.ESTIMATE_STEPS or seconds < constants.ESTIMATE_SECONDS:
-            return False
-        early, late = self._paces()
-        return bool(early and late) and max(early, late) < constants.ESTIMATE_RATIO * min(early, late)
+        """Until all steps are taken; None while the pace is not steady, or known for too short a time."""
+        if step - self._start < constants.ESTIMATE_STEPS:
+            return None
+        # The first half of the time measured says nothing: another program may have ended, or begun.
+        early, late = self._paces(1 / 2)
+        if not early or not late or max(early, late) >= constants.ESTIMATE_RATIO * min(early, late):
+            return None
+        left = (self._pace() or 0.0) * self._work.left(step, self.steps)
+        least, most = constants.ESTIMATE_SECONDS
+        enough = min(max(least, left / constants.ESTIMATE_PART), most)
+        return left if self._marks[-1][0] - self._marks[0][0] >= enough else None
 
     def _next_decision(self) -> int:
         first, steps = self.schedule[-1]
@@ -199,13 +199,16 @@ class Timetable:
         """Seconds for a unit of work, over the later half of the time measured; None if it is not known."""
         return self._paces()[1] or None
 
-    def _paces(self) -> tuple[float, float]:
-        """Seconds for a unit of work in each half of the time measured; 0 where it is not known."""
+    def _paces(self, share: float = 0.0) -> tuple[float, float]:
+        """Seconds for a unit of work in each half of the time measured, after a share; 0 where not known."""
         first, last = self._marks[0], self._marks[-1]
-        middle = max(mark for mark in self._marks if 2 * mark[0] <= first[0] + last[0])
+        start, middle = (
+            max(mark for mark in self._marks if mark[0] <= first[0] + part * (last[0] - first[0]))
+            for part in (share, (1 + share) / 2)
+        )
         early, late = (
             (end[0] - begin[0]) / (end[1] - begin[1]) if end[1] > begin[1] else 0.0
-            for begin, end in ((first, middle), (middle, last))
+            for begin, end in ((start, middle), (middle, last))
         )
         return early, late
 
