@@ -48,6 +48,9 @@ def test_the_test_split_gives_the_scores_of_the_evaluation(run: Path, tmp_path: 
     assert found.metrics.temperature == pytest.approx(expected.metrics.temperature, rel=1e-3)
     assert found.headline() == pytest.approx(expected.headline(), abs=1e-3)
     assert found.subject.split == "test"
+    worth = len(_classes(run)) == 2  # of several labels, the score is no share of images
+    guess = next(text for text in found.metrics.warnings if "rough guess" in text)
+    assert ("points of accuracy" in guess) is worth
 
 
 @pytest.mark.parametrize("place", ["model", "training"])

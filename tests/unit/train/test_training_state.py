@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,15 @@ from samples import published, some_images
 from stored import latest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from ddpipe.data.manifest import load_manifest
+from ddpipe.data.manifest import load_manifest, store_of
 from ddpipe.data.reader import open_split
+from ddpipe.distributed.group import World
 from ddpipe.errors import CheckpointError, DatasetError, Diverged, StoreError, Unreachable
 from ddpipe.model.checkpoint import Saved, claim, finished, newest
 from ddpipe.model.classifier import load_model
 from ddpipe.storage import open_store
 from ddpipe.storage.files import FileStore
-from ddpipe.train import loop
+from ddpipe.train import fully_sharded, loop
 from ddpipe.train import train as step
 from ddpipe.train.auto import Device
 from ddpipe.train.batches import global_batch, permutation
@@ -38,7 +39,7 @@ from ddpipe.train.loop import Trainer
 from ddpipe.train.optimizer import learning_rate
 from ddpipe.train.recipe import FORMER, Recipe
 from ddpipe.train.saver import Uploads, uploading
-from ddpipe.train.start import choice_of, fresh_choice, keep
+from ddpipe.train.start import choice_of, decided_start, fresh_choice, keep
 from ddpipe.train.step import TrainingStep
 from ddpipe.train.timetable import Budget
 from ddpipe.train.train import train
@@ -578,3 +579,55 @@ def test_the_record_says_how_far_a_training_got(
     found = record(output)
     assert found["ended"] == ended
     assert found["images_seen"] / found["training_images"] == found["steps"] / (found["training_images"] / 4)
+
+
+def test_a_checkpoint_s_model_is_the_averaged_one(dataset: str, output: str) -> None:
+    seen = list[dict[str, torch.Tensor]]()
+
+    def note(trainer: Trainer) -> None:
+        average = trainer._training_step.average
+        assert average
+        seen.append({name: value.clone() for name, value in average.weights.items()})
+        if trainer.step == STEPS_PER_EPOCH + 1:
+            raise Power
+
+    with pytest.raises(Power):
+        train(dataset, output, replace(RECIPE, averaging_decay=0.9), before_step=note)
+    saved, checkpoint = newest(open_store(output)) or (None, None)
+    assert saved
+    assert checkpoint
+    average, states = seen[saved.step], checkpoint.states
+    assert all(torch.equal(states["model"][name], value) for name, value in average.items())
+    assert not all(torch.equal(states["training_model"][name], value) for name, value in average.items())
+
+
+@dataclass(frozen=True)
+class TwoRanks(World):
+    """A rank of two, and what rank 0 has sent to the other."""
+
+    sent: list[Any]
+
+    def decided(self, decide: Callable[[], Any]) -> Any:
+        if self.is_main:
+            self.sent.append(decide())
+        return self.sent[0]
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "ddp"])
+def test_a_rank_that_shares_the_model_gets_an_outline_of_it(
+    dataset: str, output: str, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fully_sharded, "LARGE_TENSOR", 1)
+    recipe = replace(RECIPE, strategy=strategy)
+    interrupted(STEPS_PER_EPOCH + 1, dataset, output, recipe)
+    store, data, manifest, sent = open_store(output), store_of(dataset), load_manifest(dataset), list[Any]()
+    starts = [
+        decided_start(store, recipe, manifest, data, TwoRanks(rank, 2, torch.device("cpu"), sent))
+        for rank in range(2)
+    ]
+    first, second = (start.checkpoint.states["model"] for start in starts if start and start.checkpoint)
+    assert not any(value.is_meta for value in first.values())
+    assert {value.is_meta for value in second.values()} == {strategy == "fsdp"}
+    assert {name: value.shape for name, value in first.items()} == {
+        name: value.shape for name, value in second.items()
+    }
