@@ -45,13 +45,9 @@ def rank() -> int:
 def run_rank(body: Callable[[], object]) -> NoReturn:
     """Run `body` as this process's whole work and end the process with its exit code.
 
-    Progress goes to standard output. An error goes to standard error, and as JSON to the file that
-    TORCHELASTIC_ERROR_FILE names: torchrun sets it; in a pod it is the termination message. Its layout is
-    torch's, with the four parts of a DdpipeError in `message.extraInfo`.
-
-    The interpreter is not finalized. That takes a second with torch; and a failed rank is still a member of
-    the process group: one of gloo's threads may be waiting for a peer that is gone, and would abort the
-    process with another exit code.
+    An error goes to standard error, and in torch's layout to the file that TORCHELASTIC_ERROR_FILE names. The
+    interpreter is not finalized: one of gloo's threads may be waiting for a peer that is gone, and would
+    abort.
     """
     log_as_rank()
     act_without("DDPIPE_PARENT", lambda: os.kill(os.getpid(), signal.SIGTERM))  # there without torchrun only
@@ -97,11 +93,7 @@ T = TypeVar("T")
 
 
 def spawn(work: Callable[..., T], processes: int, *arguments: object) -> T:
-    """Call `work(*arguments)` as every rank of one process group, and return what rank 0 returned.
-
-    The processes are new ones that share nothing with this one; what they are given, and what rank 0 returns,
-    is copied. Functions that a notebook defines may be given, too. If a rank fails, the others are ended.
-    """
+    """Call `work(*arguments)` as every rank of new processes, and return a copy of what rank 0 returned."""
     if processes < 1:
         raise ParameterError(
             what="processes cannot be started",

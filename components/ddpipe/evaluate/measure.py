@@ -47,11 +47,7 @@ def measure(
     thresholds: Thresholds | None = None,
     groups: IntArray | None = None,
 ) -> Metrics:
-    """Everything that we say about a model on one split; thresholds of labels are from another split.
-
-    Logits, shape (samples, classes), are finite; labels are classes, shape (samples,), or 0 and 1, shape
-    (samples, labels). Samples with equal numbers in `groups`, shape (samples,), belong together.
-    """
+    """All we say about a model on one split; arrays have shape (samples, ...), equal groups are one."""
     kind, cuts = TASKS[task], thresholds or [None] * len(classes)
     answers = Answers.of(kind, logits, labels, cuts)
     undefined = {name: reason for name in kind.scores if (reason := METRICS[name].missing(answers, classes))}
@@ -203,11 +199,7 @@ def _best_threshold(probabilities: FloatArray, shows: BoolArray) -> float:
 
 
 def fitted(logits: FloatArray, truth: BoolArray, task: Task, groups: IntArray | None = None) -> float:
-    """The temperature with the least cross-entropy; 1 unless it lowers that of samples it was not fitted on.
-
-    From logits of the validation split and the classes that it shows, both of shape (samples, classes);
-    samples with equal groups, shape (samples,), are on the same side when that is tried.
-    """
+    """The temperature of logits, shape (samples, classes); 1 unless it helps those it is not fitted on."""
     samples, classes = logits.shape
     if samples < FEWEST or classes < 2:  # noqa: PLR2004 - nothing to distribute
         return 1.0

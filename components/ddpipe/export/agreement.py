@@ -88,14 +88,9 @@ UNIT = 2.0**-24  # half the distance of 1 from the next float32: the most that o
 def tolerance(model: nn.Module, images: Tensor, largest: float) -> float:
     """How far a logit may lie from the evaluated one, of which `largest` has the largest magnitude.
 
-    A share of the largest logit, but not less than what rounding alone explains. A network that has learned
-    little adds up large terms to small logits, and the terms' rounding errors stay: adding up n terms in
-    another order moves the sum by at most about sqrt(n) units of the sum of their magnitudes, and every layer
-    of width n adds as much to the relative error of its outputs. Some images, shape (n, H, W, C), show how
-    large the terms are.
-
-    Source: Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, SIAM Journal on
-    Scientific Computing 41 (2019).
+    A share of that, but not less than what rounding explains: adding up n terms in another order moves the
+    sum by at most about sqrt(n) units of their magnitudes (Higham and Mary, SIAM J. Sci. Comput. 41, 2019),
+    in every layer of width n. Some images, shape (n, H, W, C), show how large the terms are.
     """
     layers = [layer for layer in model.modules() if isinstance(layer, (nn.Linear, nn.Conv2d))]
     roundings = sum(math.sqrt(layer.weight[0].numel()) for layer in layers)

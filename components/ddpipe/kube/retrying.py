@@ -73,12 +73,7 @@ def reconnected(
     wait: Callable[[float], object],
     longest: float = 5,
 ) -> Iterator[T]:
-    """What a stream gives, opened again after each end until it is over: for watches and for logs.
-
-    Nothing that `connect` raises ends it: otherwise the thread that reads the stream dies, and the launcher
-    waits forever. The pauses grow until a stream has lasted for half a minute: a server that cuts every watch
-    would be listed as fast as it can answer.
-    """
+    """What a stream gives, opened again at growing pauses after each end, even a bug's, until it is over."""
     pauses = backoff(longest)
     while True:
         began, error = time.monotonic(), None

@@ -202,12 +202,9 @@ class _LastLines:
 class PodLog:
     """Reads one pod's log: each run of its container to its end, one after the other.
 
-    The kubelet keeps the log of the present run and of the one before. Which these are may have changed since
-    we looked: a log that was followed as one run's may be that of the next. So once a run is known to be
-    over, its log is read from the start, and its first line's time shows whether it was read before.
-
-    A container that has ended may start again at any moment: only a restart that we see, or the end of the
-    pod, makes certain whose log we are shown.
+    The kubelet keeps the logs of two runs, and a log that was followed as one run's may be that of the next.
+    So once a run is known to be over, its log is read from the start, and its first line's time shows whether
+    it was read before. Only a restart that we see, or the end of the pod, makes certain whose log that is.
     """
 
     def __init__(self, replica: Replica, open_log: OpenLog, take: Take) -> None:

@@ -164,11 +164,8 @@ def _is_evicted(cluster: Cluster, target: Target) -> bool:
 def _is_terminated(cluster: Cluster, target: Target) -> bool:
     """Whether this pod is removed because its run was terminated.
 
-    Argo deletes a pod that it takes for pending, which may have been running for a second:
-
-        16:00:00  the pod runs, the launcher creates the job; Argo has not seen the pod start yet
-        16:00:01  the run is terminated: Argo marks the workflow, and deletes the pod as one that never ran
-        16:00:01  SIGTERM: the pod has a deletion time, as in a drain, but no next attempt will come
+    Argo marks the workflow, and deletes a pod that it takes for pending, which may have been running for a
+    second: the pod has a deletion time, as in a drain, but no next attempt will come.
     """
     patient = cluster.patient(_ANSWERED)
     for path in filter(None, (target.launcher, target.creating.path or target.path)):

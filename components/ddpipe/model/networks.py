@@ -42,11 +42,7 @@ class FastCNN(nn.Module):
 
     @torch.no_grad()
     def initialize(self, images: Tensor) -> None:
-        """Fit the whitening to normalized images, shape (N, channels, H, W), the same on all processes.
-
-        Patches, projected on their principal directions, get variance 1. Every direction is there with both
-        signs, so that what follows loses nothing by its activation.
-        """
+        """Fit the whitening to normalized images, shape (N, channels, H, W): unit variance, in both signs."""
         channels = images.shape[1]
         patches = images.unfold(2, PATCH, 1).unfold(3, PATCH, 1).permute(0, 2, 3, 1, 4, 5).flatten(3)
         rows = patches.reshape(-1, channels * PATCH**2).double()

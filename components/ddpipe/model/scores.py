@@ -81,12 +81,10 @@ def average(values: Iterable[float | None]) -> float:
 
 
 def resampled_macro_auc(probabilities: FloatArray, truth: BoolArray) -> Statistic:
-    """The mean of the classes' AUCs, of many resamples at once, where scikit-learn sorts again for each.
+    """The mean of the classes' AUCs, of many resamples at once; arrays have shape (samples, classes).
 
-    The area is the share of (positive, negative) pairs in the right order, ties counting half
-    (Hanley and McNeil, Radiology 143, 1982). A running sum of the negatives' weights, in the order of their
-    scores, says how much lies below each positive: n log n once, then n per resample. Arrays have shape
-    (samples, classes).
+    The share of (positive, negative) pairs in the right order, ties counting half (Hanley and McNeil, 1982),
+    by one sort for all resamples and a running sum of the negatives' weights.
     """
     ranked = [_rank(scores, shows) for scores, shows in zip(probabilities.T, truth.T, strict=True)]
 

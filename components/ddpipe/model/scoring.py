@@ -58,15 +58,11 @@ def batch_size_for(shape: tuple[int, int, int], most: int) -> int:
 def logits_of(
     model: nn.Module, samples: SplitReader, world: World, *, classes: int, batch_size: int
 ) -> npt.NDArray[np.float32]:
-    """The model's logits of all samples.
+    """All samples' logits, float32, shape (samples, classes), on rank 0; no rows on the other ranks.
 
-    Ranks share whole batches, not samples: the bits depend on the batch size, not on the number of ranks.
-    All ranks compute the same number of batches, because the weights of a sharded model are whole only while
-    all ranks compute: a rank whose share is smaller repeats the last batch. With 5 batches and 2 ranks,
-    rank 0 computes batches 0, 2, 4 and rank 1 computes 1, 3, 4; only rank 0's copy of batch 4 counts.
-
-    Returns:
-        float32, shape (samples, classes), in the samples' order, on rank 0; no rows on the other ranks.
+    Ranks share whole batches, so the bits do not depend on their number: with 5 batches and 2 ranks, rank 0
+    has batches 0, 2, 4 and rank 1 has 1, 3 and 4 again, as a sharded model is whole only while all ranks
+    compute.
     """
     batch_size = batch_size_for(samples.shape, batch_size)
     batches = -(-len(samples) // batch_size)

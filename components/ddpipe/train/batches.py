@@ -182,12 +182,7 @@ def _mirrored(
 
 
 def draws(seed: int, epoch: int, samples: Indices, count: int) -> NDArray[np.float64]:
-    """Random numbers in [0, 1): hashes of (seed, epoch, sample), the same for a sample in any batch.
-
-    float64, shape (count, samples), of indices in a split, shape (samples,); another count gives others.
-
-    Source: the finalizer of SplitMix64, Steele et al., OOPSLA 2014.
-    """
+    """Numbers in [0, 1), shape (count, samples): SplitMix64 of (seed, epoch, sample), in any batch."""
     key = np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)
     numbers = samples.astype(np.uint64) * np.uint64(count) + np.arange(count, dtype=np.uint64)[:, None]
     state = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + key

@@ -143,9 +143,8 @@ def _outline(value: Any) -> Any:  # noqa: ANN401 - a state holds numbers as well
 def units(network: nn.Module, smallest: int = SMALLEST_UNIT) -> list[nn.Module]:
     """The parts of a network whose weights are whole at one time, inner ones first.
 
-    They are its children and the blocks inside of them, such as those of a transformer, however deep they
-    lie. Deeper than a child, a layer alone is none, as attention uses the weights of its layers without
-    calling them; nor is a container, as its owner may call what it contains.
+    They are its children and the blocks inside of them. A layer alone is none, as attention uses the weights
+    of its layers without calling them; nor is a container, as its owner may call what it contains.
     """
     found: list[nn.Module] = []
     tops = set(network.children())

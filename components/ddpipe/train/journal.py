@@ -248,9 +248,7 @@ def slowest(seconds: Sequence[float]) -> int | None:
 class Pace:
     """Which rank keeps the others waiting: measures this rank's own part of its steps, and compares it.
 
-    All ranks take a step together, so that from outside a slow one looks like the others. They wait for it in
-    the backward pass, where gradients are exchanged. What a rank does alone comes before: it waits for its
-    batch, and computes the forward pass. Each rank measures that, and now and then all compare:
+    Ranks wait for a slow one in the backward pass. What a rank does alone comes before, and is measured:
 
         steps    rank 0    rank 1    rank 2
         1-16     0.05 s    0.05 s    0.31 s

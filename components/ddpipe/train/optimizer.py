@@ -62,13 +62,7 @@ Weights = dict[str, Tensor]
 
 
 class WeightAverage:
-    """An exponential moving average of all floating-point weights and buffers of a model.
-
-    It is evaluated and exported in place of the last weights.
-
-    Source: Polyak and Juditsky, SIAM J. Control Optim. 30(4), 1992; the warm-up is that of TensorFlow's
-    ExponentialMovingAverage, so that the first weights are soon forgotten.
-    """
+    """A moving average of all weights and buffers, evaluated instead of them, with TensorFlow's warm-up."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         """Start from the present weights; in the long run a step's share is `1 - decay`."""
@@ -121,14 +115,10 @@ _TINY = 1e-8
 class Muon(Optimizer):
     """Momentum whose updates of weight matrices are made orthogonal, so that no direction is left behind.
 
-    Convolutions count as matrices, one row for each output. All other weights (biases, normalization,
-    embeddings, layer scales, the last layer) are updated as by Adam, at `REST` of the learning rate.
-
-    Source: Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024, with the
-    normalized weights of its use on CIFAR-10. `torch.optim.Muon` takes no convolutions.
-
-    The weights of a matrix are scaled to one length per row before every update: normalization layers undo
-    scales anyway, and so the learning rate is the relative size of an update.
+    Source: Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024; `torch.optim.Muon`
+    takes no convolutions, which count as matrices here. All other weights are updated as by Adam, at `REST`
+    of the learning rate. A matrix's rows are scaled to one length before every update: normalization layers
+    undo scales anyway, and so the learning rate is the relative size of an update.
     """
 
     def __init__(self, model: nn.Module, *, lr: float, momentum: float) -> None:

@@ -149,11 +149,7 @@ def check_trainable(manifest: DatasetManifest, uri: str) -> None:
 def _check_same(
     checkpoint: Checkpoint, choice: ChosenRecipe, manifest: DatasetManifest, store: Store
 ) -> None:
-    """Reject a checkpoint of another training.
-
-    A hyperparameter that was declared after the checkpoint was written had its default in it. Earlier
-    versions left open in a checkpoint what is chosen now, and wrote no name for random weights.
-    """
+    """Reject a checkpoint of another training; a later hyperparameter had its default, or was open."""
     then = {**recipe_of("plain", {}).to_dict(), **as_today(checkpoint.recipe)}
     now = choice.recipe.to_dict()
     then["pretrained"] = then["pretrained"] or NONE

@@ -105,13 +105,7 @@ class TrainingStep:
 
 
 class StepMetrics:
-    """Sums over the batch of every step of an epoch: each rank has its own, now and then all are added up.
-
-    Attributes:
-        rows: float64, shape (steps, columns): for each step the `totals` of the objective. Rows before
-            `reduced` are sums over all ranks, the same on each; the others are this rank's.
-        reduced: How many rows are summed over the ranks.
-    """
+    """The `totals`, shape (steps, columns), of an epoch's steps: sums over all ranks before row `reduced`."""
 
     def __init__(self, steps: int, columns: int, world: World) -> None:
         self.rows = torch.zeros(steps, columns, dtype=torch.float64, device=world.device)
