@@ -243,6 +243,11 @@ class ImageUnavailable(LaunchError, exit_code=47):
 class ReplicaFailed(LaunchError, exit_code=48):
     """A training process failed."""
 
+    @property
+    def lacked_memory(self) -> bool:
+        """Whether the kernel, Kubernetes or torch says that there was too little memory."""
+        return bool(re.search("out of memory|an't allocate memory|Unable to allocate", self.seen))
+
 
 class DeadlineExceeded(LaunchError, exit_code=49):
     """A stage of the job exceeded its deadline."""

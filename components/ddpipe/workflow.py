@@ -8,12 +8,14 @@ Steps are imported where they are called: launching needs neither torch nor the 
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ddpipe.errors import GateFailed, ParameterError
+from ddpipe.errors import GateFailed, ParameterError, ReplicaFailed
 from ddpipe.jobs import LOCAL
 from ddpipe.parameters import AUTO
 from ddpipe.runs import Run
@@ -127,29 +129,65 @@ def train(
             record = training_record(found.run)
         else:
             recipe = with_latest_weights(run, recipe, keys, dataset)
-            if options.backend == LOCAL:
-                _train_here(run, dataset, recipe, options)
-                facts.update(processes=options.processes_per_pod)
-            else:
-                from ddpipe.jobs.job import training_command
-                from ddpipe.processes.packing import packed_functions
-                from ddpipe.train.recipe import own_functions
-
-                call = packed_functions(own_functions(recipe.to_dict()).values())
-                if call:
-                    write_uri(own := f"{run.uri}/own/{call.sha256}", call.content)
-                launched = _run_job(
-                    options,
-                    owner=owner if owner.run_id else replace(owner, run_id=run.name),
-                    command=training_command(dataset, run.training, recipe.to_json()),
-                    outputs=(f"{run.training}/training.json",),
-                    tracker=[{"name": "DDPIPE_OWN", "value": own}] if call else [],
-                )
-                facts.update(job=launched.name, nodes=launched.nodes)
+            while True:
+                try:
+                    facts.update(_trained(run, dataset, recipe, options, owner))
+                    break
+                except ReplicaFailed as error:
+                    _take_in_parts(run, recipe, options, error)  # raises the error the second time
             facts.update(notes=keys.keys)
             record = training_record(run)
         facts.update(record["final"])
     return record
+
+
+def _trained(
+    run: Run, dataset: str, recipe: Recipe, options: TrainOptions, owner: Owner
+) -> dict[str, object]:
+    """Train, or resume; facts about the processes."""
+    if options.backend == LOCAL:
+        _train_here(run, dataset, recipe, options)
+        return {"processes": options.processes_per_pod}
+    from ddpipe.jobs.job import training_command
+    from ddpipe.processes.packing import packed_functions
+    from ddpipe.train.recipe import own_functions
+
+    call = packed_functions(own_functions(recipe.to_dict()).values())
+    if call:
+        write_uri(own := f"{run.uri}/own/{call.sha256}", call.content)
+    launched = _run_job(
+        options,
+        owner=owner if owner.run_id else replace(owner, run_id=run.name),
+        command=training_command(dataset, run.training, recipe.to_json()),
+        outputs=(f"{run.training}/training.json",),
+        tracker=[{"name": "DDPIPE_OWN", "value": own}] if call else [],
+    )
+    return {"job": launched.name, "nodes": launched.nodes}
+
+
+def _take_in_parts(run: Run, recipe: Recipe, options: TrainOptions, error: ReplicaFailed) -> None:
+    """After too little memory, have each batch taken in two parts; raise the error if that was done."""
+    from ddpipe.model.training_record import CHOICE, MEMORY, parts_of
+
+    store = open_store(run.training)
+    if not error.lacked_memory or not store.exists(CHOICE):
+        raise error
+    chosen = json.loads(store.read(CHOICE))["values"].get("batch_size", recipe.batch_size)
+    share = chosen / options.processes_per_pod / (1 if options.backend == LOCAL else options.nodes)
+    if parts_of(store) > 1:
+        do = f"Resume it with more memory, or start a new run with `batch_size` {max(1, chosen // 4)}."
+        seen = (
+            f"{error.seen}\nIn parts of {math.ceil(share / 2)} images for each process it is still too much"
+        )
+        raise ReplicaFailed(what=error.what, which=error.which, seen=seen, do=do) from error
+    store.write(MEMORY, json.dumps({"parts": 2}).encode())
+    _log.warning(
+        "%s: out of memory with %d images for each process; training starts once more, in two parts for each "
+        "batch of %d, which is as large as before",
+        error.which,
+        math.ceil(share),
+        chosen,
+    )
 
 
 def _train_here(run: Run, dataset: str, recipe: Recipe, options: TrainOptions) -> None:

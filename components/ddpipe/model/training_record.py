@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from ddpipe.errors import CorruptObject, check_schema
+from ddpipe.errors import CorruptObject, NoSuchObject, check_schema
 from ddpipe.model.typed import typed
 from ddpipe.storage import Store, open_store
 
 RECORD, RECORD_SCHEMA = "training.json", 1
 CHOICE = "choice.json"  # beside the record, from the first step on; see train/start.py
+MEMORY = "memory.json"  # there once the memory did not suffice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +66,14 @@ def how_far(record: Mapping[str, Any]) -> str:
         return ""
     seen, there = record["images_seen"], record["training_images"]
     return f"{seen:,} images seen: {seen / there:.3g} epochs of {there:,}; {record['ended']}"
+
+
+def parts_of(store: Store) -> int:
+    """In how many parts each rank takes its share of a batch, to need less memory at a time."""
+    try:
+        return int(json.loads(store.read(MEMORY))["parts"])
+    except (NoSuchObject, ValueError, KeyError, TypeError):
+        return 1
 
 
 def unfinished(runs: Store, dataset_id: str) -> Iterator[str]:

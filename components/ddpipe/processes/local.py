@@ -24,7 +24,7 @@ from threading import Timer
 from typing import Any
 
 from ddpipe.errors import DdpipeError, Interrupted, ParameterError, ReplicaFailed, TrainingError, from_dict
-from ddpipe.processes.machine import LAUNCHED, Killed, cpus, first_killed, name_of, on_stop
+from ddpipe.processes.machine import LAUNCHED, Killed, cpus, first_killed, name_of, on_stop, oom_kills
 from ddpipe.processes.progress import widget_bar
 
 _TORCHRUN = (sys.executable, "-m", "ddpipe.torchrun", "--standalone")
@@ -74,6 +74,7 @@ def _run(program: Sequence[str], processes: int, max_restarts: int = 0, *, is_ow
             own_error = Path(folder, "attempt_0/0/error.json")
             own_error.parent.mkdir(parents=True)
             environment |= _ALONE | {"TORCHELASTIC_ERROR_FILE": str(own_error)}
+        ended = oom_kills()
         with (
             kept_back.open("wb") as stderr,
             subprocess.Popen(  # noqa: S603 - our own module, no shell
@@ -89,9 +90,12 @@ def _run(program: Sequence[str], processes: int, max_restarts: int = 0, *, is_ow
             code = started.wait()
         if code or signals:
             report = kept_back.read_text(errors="replace")
-            raise _first_error(
+            error = _first_error(
                 Path(folder), report, code, is_shown=is_own, is_stopped=bool(signals), alone=alone
             )
+            if isinstance(error, ReplicaFailed) and "SIGKILL" in error.seen and oom_kills() > ended:
+                error.seen = error.seen.replace("SIGKILL", "the kernel, out of memory, with SIGKILL", 1)
+            raise error
 
 
 def _stop(rank: subprocess.Popen[bytes]) -> None:

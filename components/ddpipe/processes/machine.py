@@ -168,6 +168,14 @@ _KILLED = re.compile(
 _PATIENCE = timedelta(seconds=25)
 
 
+def oom_kills() -> int:
+    """How many processes of this machine the kernel has ended for want of memory."""
+    with suppress(OSError):
+        if found := re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE):
+            return int(found[1])
+    return 0
+
+
 class Killed(NamedTuple):
     """A rank that a signal ended."""
 

@@ -62,6 +62,10 @@ class FullyShardedStrategy(Strategy):
                 (empty.to_local() if isinstance(empty, DTensor) else empty).copy_(own)
         return self._classifier
 
+    def exchange(self, *, is_last: bool) -> None:
+        """As the base says."""
+        self._classifier.set_requires_gradient_sync(is_last)  # type: ignore[operator]  # fully_shard adds it
+
     def _distributed(self, value: Tensor | None, like: Tensor) -> Tensor:
         """This rank's share of a tensor whose values rank 0 has; all of it if `like` is not sharded."""
         device = like.device

@@ -22,6 +22,7 @@ from ddpipe.errors import CheckpointError, Diverged, Interrupted
 from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.tasks import TASKS
 from ddpipe.model.tensors import first_line, parted
+from ddpipe.model.training_record import parts_of
 from ddpipe.storage import Store
 from ddpipe.train import constants
 from ddpipe.train.batches import Batch, batch_sizes, epoch_batches, global_batch, permutation, steps_per_epoch
@@ -93,6 +94,7 @@ class Trainer:
             self._new_strategy(),
             world,
             steps=self.steps,
+            parts=world.decided(lambda: parts_of(store)),
         )
         self._backbone = Backbone(self.classifier.network)  # of the weights that the strategy has left
         self._metrics = self._no_metrics()

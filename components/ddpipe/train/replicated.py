@@ -31,6 +31,9 @@ class Strategy:
         del shape
         return self._classifier.to(self._world.device).to(memory_format=torch.channels_last)
 
+    def exchange(self, *, is_last: bool) -> None:
+        """Have ranks average their gradients only after the last part of a batch."""
+
     def portable(self, state: State) -> State:
         """A state dict for a checkpoint: each tensor is whole, or this rank's `Share` of it."""
         return state
@@ -105,6 +108,10 @@ class DistributedDataParallelStrategy(Strategy):
     """Every rank has the whole model."""
 
     model: DistributedDataParallel
+
+    def exchange(self, *, is_last: bool) -> None:
+        """As the base says, by what torch's `no_sync` sets."""
+        self.model.require_backward_grad_sync = is_last
 
     def _shared(self, shape: Shape) -> nn.Module:
         device = self._world.device

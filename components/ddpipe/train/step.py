@@ -15,6 +15,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import reduce
 from typing import Any, assert_never
 
 import torch
@@ -47,13 +48,14 @@ class TrainingStep:
         world: World,
         *,
         steps: int,
+        parts: int = 1,
     ) -> None:
-        """Prepare the steps of a training."""
+        """Prepare the steps of a training; each rank takes its share of a batch in so many parts."""
         self._recipe, self._objective, self._world = recipe, objective, world
         own = own_functions(recipe.to_dict())
         self._losses = own_loss(own["loss"]) if "loss" in own else objective.losses
         self._augment = own_augmentation(own["augmentation"]) if "augmentation" in own else None
-        self.steps = steps
+        self.steps, self._parts = steps, parts
         self.pace = Pace(world)
         self._parameters = list(classifier.parameters())
         self._running_statistics = RunningStatistics(classifier, world)
@@ -78,13 +80,19 @@ class TrainingStep:
             images, labels = self._augment(images, labels)
         images = resized(images, resolution(recipe, step, self.steps))
         optimizer.zero_grad()
-        with self.pace.working(), self.autocast():
-            logits = self.strategy.model(images)
-        logits = logits.float()  # losses are summed in full precision; the network may compute in half
-        losses = self._losses(logits, labels)
-        # Ranks average their gradients: so this is the mean over the global batch, even if the ranks' shares
-        # differ in size.
-        torch.autograd.backward(self.scaler.scale(losses.sum() * world.size / batch.size))
+        totals = []
+        # Every rank takes all parts, though some may be empty: ranks that share a model compute together.
+        parts = self._parted(images, labels)
+        for number, (shown, wanted) in enumerate(parts, 1):
+            self.strategy.exchange(is_last=number == len(parts))
+            with self.pace.working(), self.autocast():
+                logits = self.strategy.model(shown)
+            logits = logits.float()  # losses are summed in full precision; the network may compute in half
+            losses = self._losses(logits, wanted)
+            # Ranks average their gradients: so this is the mean over the global batch, even if the ranks'
+            # shares differ in size.
+            torch.autograd.backward(self.scaler.scale(losses.sum() * world.size / batch.size))
+            totals.append(self._objective.totals(losses.detach(), logits.detach(), wanted))
         if recipe.clip_norm:
             self.scaler.unscale_(optimizer)  # the norm is that of the true gradients
             clip_grad_norm_(self._parameters, recipe.clip_norm)
@@ -94,7 +102,12 @@ class TrainingStep:
         self._running_statistics.average()
         if self.average:
             self.average.update(step)
-        return self._objective.totals(losses.detach(), logits.detach(), labels)
+        return reduce(torch.add, totals)
+
+    def _parted(self, images: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
+        if self._parts == 1:
+            return [(images, labels)]
+        return list(zip(images.tensor_split(self._parts), labels.tensor_split(self._parts), strict=True))
 
     def autocast(self) -> torch.autocast:
         """The precision of the network."""

@@ -350,3 +350,18 @@ def test_convolutions_see_channels_last_images() -> None:
     strategy.model(torch.zeros(2, 8, 8, 3, dtype=torch.uint8)[..., :1].contiguous())
     assert seen[0].is_contiguous(memory_format=torch.channels_last)
     assert classifier.network[3].weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_parts_of_a_batch_give_the_step_of_the_whole() -> None:
+    def moved(parts: int) -> tuple[Classifier, torch.Tensor]:
+        classifier = a_classifier()
+        strategy = Strategy(classifier, SHAPE, ALONE)
+        recipe = replace(plain(), warmup_fraction=0.0, precision="fp32")
+        step = TrainingStep(recipe, classifier, CrossEntropy(), strategy, ALONE, steps=1, parts=parts)
+        return classifier, step.take(0, BATCH)
+
+    whole, totals = moved(1)
+    for parts in (2, 3, 12):  # more parts than images: some are empty
+        other, sums = moved(parts)
+        assert largest_difference(whole, other) < 1e-6
+        torch.testing.assert_close(sums, totals)

@@ -1,0 +1,33 @@
+"""A rank that lacks memory in fewer than LEAST parts: torch says so, or the kernel kills it (HOW=kill)."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import torch
+from training_ranks import train_from_command_line
+
+from ddpipe.train.loop import Trainer
+
+
+class Scarce:
+    """Too little memory on rank 1."""
+
+    def __call__(self) -> None:
+        pass
+
+    def before_step(self, trainer: Trainer) -> None:
+        if (
+            os.environ["RANK"] != "1"
+            or trainer.step < 7
+            or trainer._training_step._parts >= int(os.environ["LEAST"])
+        ):
+            return
+        if os.environ["HOW"] == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+
+
+if __name__ == "__main__":
+    train_from_command_line([Scarce()])
