@@ -51,8 +51,8 @@ pictures: $(INSTALLED) ## take the screenshots of the Kubeflow UI in docs/ (KUBE
 MODULES ?= kube jobs launching notebook prepare train data storage model
 SAMPLE ?= 60
 SEED ?= 1
-mutate: $(INSTALLED) ## mutation testing, how many deliberate faults the tests notice: make mutate MODULES="data storage/s3.py" SAMPLE=60; CLUSTER=1
-	@$(BIN)/python tools/mutate.py $(MODULES) --sample $(SAMPLE) --seed $(SEED) $(if $(CLUSTER),--cluster)
+mutate: $(INSTALLED) ## mutation testing, how many deliberate faults the tests notice: make mutate MODULES="data storage/s3.py" SAMPLE=60
+	@$(BIN)/python tools/mutate.py $(MODULES) --sample $(SAMPLE) --seed $(SEED)
 
 lint: $(INSTALLED) ## ruff, mypy --strict, import contracts, budget of the whole, links of the documentation
 	@$(BIN)/ruff check .
@@ -121,4 +121,4 @@ lock: $(INSTALLED) ## resolve the dependencies in pyproject.toml again into requ
 	@echo kfp==1.8.24 | $(UV_COMPILE) - --upgrade --output-file pipelines/requirements-v1.txt
 
 clean: ## remove files left by tests and tools (keeps the environment and runs)
-	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist .mutants
+	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

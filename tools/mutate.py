@@ -2,164 +2,341 @@
 
     python tools/mutate.py launching storage/s3.py --sample 60 --seed 1
 
-The tool, mutmut, changes one thing at a time (a comparison, a constant, an argument) and runs the tests that
-call the changed function. All changes take hours, so a random sample of them gives an estimate. What no test
-calls in its own process is tried with the tests that start processes; with --cluster, what is left is tried
-with faults on the cluster of KUBECONFIG, some minutes each. A change that no test notices survives: it wants
-a better test, or a reason in docs/mutation.md. Texts are not changed; a change that makes a test
-hang is noticed.
+One thing at a time is changed (a comparison, a constant, an argument, a call left out), in a copy of the
+checkout. It is tried with the files of tests that run its line: each file of the package's own tests is run
+once before, to see its lines. What they do not notice is tried with the tests of other packages that use the
+code; a line that none of them runs, with tests that start processes. A random sample gives an estimate. What
+no test notices survives: it wants a better test, or a reason in docs/mutation.md. Messages are not changed; a
+change that makes a test hang is noticed.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
+import json
 import os
+import queue
 import random
-import re
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from scipy.stats import binomtest
 
-from ddpipe.jobs import BACKENDS
-
 HERE = Path(__file__).parent.parent
-COPIES = HERE / ".mutants"
+COPIES = Path(tempfile.gettempdir(), "ddpipe-mutants")  # in the checkout, tests would object to them
 
-# The tests of each folder, as folders below tests/unit ...
-QUICK = {
-    "data": "data commands/test_data.py prepare",
-    "evaluate": "evaluate model export commands/test_results.py",
-    "export": "export",
-    "jobs": "jobs launching",
-    "kube": "kube launching",
-    "launching": "launching kube jobs",
-    "model": "model evaluate export train/test_warm_start.py",
-    "notebook": "notebook",
-    "prepare": "prepare sources",
-    "sources": "sources prepare",
-    "storage": "storage",
-    "train": "train",
+# What else tries a change that its own package does not notice, as folders and files below tests/unit ...
+OTHERS = {
+    "data": "commands/test_data.py prepare",
+    "evaluate": "model export commands/test_results.py",
+    "jobs": "launching",
+    "kube": "launching",
+    "launching": "kube jobs",
+    "model": "evaluate export train/test_warm_start.py",
+    "prepare": "sources",
+    "sources": "prepare",
 }
-# ... and those, as files below tests, for what is called nowhere else.
+# ... and those, as files below tests, for lines that no test of the package runs.
 WITH_PROCESSES = {
     "evaluate": "distributed/test_evaluation.py",
     "launching": "unit/processes/test_local.py distributed/test_local.py distributed/test_handles.py",
     "train": "distributed/test_training.py distributed/test_strategies.py",
 }
-# The tests on a cluster; of the matrix of faults, the column of the backend that a change is in, or this one.
-ON_A_CLUSTER = dict.fromkeys(("jobs", "kube", "launching"), "cluster/test_faults.py")
-USUAL_BACKEND = "pytorchjob"
 LIMIT_SECONDS = 900
 
-READ = ("pipelines", "images", "docs", "benchmarks")
-"""Folders that tests read."""
+OPERATORS = {
+    ast.Lt: ("<", "<="),
+    ast.LtE: ("<=", "<"),
+    ast.Gt: (">", ">="),
+    ast.GtE: (">=", ">"),
+    ast.Eq: ("==", "!="),
+    ast.NotEq: ("!=", "=="),
+    ast.In: ("in", "not in"),
+    ast.NotIn: ("not in", "in"),
+    ast.Is: ("is", "is not"),
+    ast.IsNot: ("is not", "is"),
+    ast.And: ("and", "or"),
+    ast.Or: ("or", "and"),
+    ast.Add: ("+", "-"),
+    ast.Sub: ("-", "+"),
+    ast.Mult: ("*", "/"),
+    ast.Div: ("/", "*"),
+    ast.FloorDiv: ("//", "/"),
+    ast.Mod: ("%", "/"),
+    ast.Pow: ("**", "*"),
+    ast.BitOr: ("|", "&"),
+    ast.BitAnd: ("&", "|"),
+}
+"""Each operator, and what it becomes."""
+SILENT = {"what", "which", "seen", "do", "help", "log", "_log"}
+"""Keywords of messages, and the logger: not changed."""
 
-# The tests of `make test`, without the two that read the checkout rather than run it.
-SETTINGS = """
-[tool.mutmut]
-source_paths = ["src"]
-only_mutate = {files}
-pytest_add_cli_args = ["-m", "not slow", "-k", "not backend_by_its_name and not role_of_the_images"]
-pytest_add_cli_args_test_selection = {tests}
-do_not_mutate_patterns = ['^\\s*(what|do)=', '^\\s*f?".*"[.,)]*$', 'log\\.(info|warning)\\(']
-timeout_constant = 15.0
-timeout_multiplier = 6.0
-use_git_change_detection = false
-process_isolation = "forkserver"
-also_copy = {read}
-"""
+
+@dataclass(frozen=True)
+class Change:
+    """One part of a file, the text that takes its place, and the first line of the statement it is in."""
+
+    file: str
+    line: int
+    start: int
+    end: int
+    new: str
+
+    def of(self, source: bytes) -> bytes:
+        """The file with this change."""
+        return source[: self.start] + self.new.encode() + source[self.end :]
+
+    def shown(self, source: bytes) -> str:
+        """Its line before and after."""
+        line = source[: self.start].count(b"\n")
+        old, new = source.splitlines()[line], self.of(source).splitlines()[line]
+        return f"{self.file}:{line + 1}\n  - {old.decode().strip()}\n  + {new.decode().strip()}"
+
+
+class Changes(ast.NodeVisitor):
+    """Every change of a file that could be made."""
+
+    def __init__(self, file: str, source: bytes) -> None:
+        self.file, self.source, self.found, self.statement = file, source, list[Change](), 0
+        self.starts = [0]
+        for line in source.splitlines(keepends=True):
+            self.starts.append(self.starts[-1] + len(line))
+        self.visit(ast.parse(source))
+
+    def visit(self, node: ast.AST) -> None:
+        """A statement counts as run if its first line is."""
+        before = self.statement
+        if isinstance(node, ast.stmt):
+            self.statement = node.lineno
+        super().visit(node)
+        self.statement = before
+
+    def change(self, node: ast.expr | ast.stmt, new: str) -> None:
+        """Note that a node can become another text."""
+        start = self.starts[node.lineno - 1] + node.col_offset
+        end = self.starts[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
+        self.found.append(Change(self.file, self.statement, start, end, new))
+
+    def operator(self, left: ast.expr, operator: ast.AST, right: ast.expr) -> None:
+        """Note that an operator between two operands can be another one."""
+        start = self.starts[(left.end_lineno or 0) - 1] + (left.end_col_offset or 0)
+        end = self.starts[right.lineno - 1] + right.col_offset
+        between, (old, new) = self.source[start:end].decode(), OPERATORS.get(type(operator), ("\0", ""))
+        if between.count(old) == 1:
+            self.found.append(Change(self.file, self.statement, start, end, between.replace(old, new)))
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        """Every comparison of a chain."""
+        for left, operator, right in zip(
+            [node.left, *node.comparators], node.ops, node.comparators, strict=False
+        ):
+            self.operator(left, operator, right)
+        self.generic_visit(node)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> None:
+        """Its first operator."""
+        self.operator(node.values[0], node.op, node.values[1])
+        self.generic_visit(node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> None:
+        """Not the joining of texts."""
+        if not any(isinstance(part, ast.JoinedStr) for part in (node.left, node.right)):
+            self.operator(node.left, node.op, node.right)
+        self.generic_visit(node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
+        """`not x` becomes `x`."""
+        if isinstance(node.op, ast.Not):
+            self.change(node, f"({ast.unparse(node.operand)})")
+        self.generic_visit(node)
+
+    def visit_If(self, node: ast.If) -> None:
+        """The other branch is taken."""
+        if ast.unparse(node.test) != "TYPE_CHECKING":
+            if isinstance(node.test, (ast.Name, ast.Attribute, ast.Call)):
+                self.change(node.test, f"not {ast.unparse(node.test)}")
+            self.generic_visit(node)
+
+    def visit_Return(self, node: ast.Return) -> None:
+        """None is returned."""
+        if node.value and not (isinstance(node.value, ast.Constant) and node.value.value is None):
+            self.change(node.value, "None")
+        self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        """A flag, a number, or a text of one word: a key or a name."""
+        if isinstance(node.value, bool):
+            self.change(node, str(not node.value))
+        elif isinstance(node.value, int | float):
+            self.change(node, f"({node.value!r} + 1)")
+        elif isinstance(node.value, str) and node.value.isidentifier():
+            self.change(node, repr(f"XX{node.value}"))
+
+    def visit_Call(self, node: ast.Call) -> None:
+        """An argument becomes None; messages stay."""
+        if ast.unparse(node.func).partition(".")[0] in SILENT:
+            return
+        named = [keyword.value for keyword in node.keywords if keyword.arg not in SILENT]
+        for argument in (*node.args, *named):
+            if not isinstance(argument, ast.Constant | ast.JoinedStr | ast.Starred):
+                self.change(argument, "None")
+        self.generic_visit(node)
+
+    def visit_keyword(self, node: ast.keyword) -> None:
+        """The words of a message stay."""
+        if node.arg not in SILENT:
+            self.generic_visit(node)
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        """A call for its effect is left out; a docstring stays."""
+        if isinstance(node.value, ast.Call) and ast.unparse(node).partition(".")[0] not in SILENT:
+            self.change(node, "...")
+        if not isinstance(node.value, ast.Constant):
+            self.generic_visit(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        """Its defaults and its body, not its annotations."""
+        for part in (*node.args.defaults, *filter(None, node.args.kw_defaults), *node.body):
+            self.visit(part)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        """Its value alone."""
+        if node.value:
+            self.visit(node.value)
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
+        """The text of a message stays."""
 
 
 class Copy:
-    """A copy of the tree, as mutmut wants it: packages below src/. What is changed lies below mutants/."""
+    """A copy of the checkout, in which one change at a time is tried."""
 
-    def __init__(self, modules: list[str]) -> None:
-        self.folder = modules[0].partition("/")[0]
-        self.path = COPIES / self.folder
-        shutil.copytree(HERE / "components", self.path / "src", dirs_exist_ok=True)
-        for name in ("tests", *READ):
-            shutil.copytree(HERE / name, self.path / name, dirs_exist_ok=True)
-        files = [f"src/ddpipe/{module}" + ("" if module.endswith(".py") else "/*") for module in modules]
-        tests = [f"tests/unit/{name}" for name in QUICK[self.folder].split()]
-        settings = SETTINGS.format(files=files, tests=tests, read=list(READ))
-        (self.path / "pyproject.toml").write_text((HERE / "pyproject.toml").read_text() + settings)
-        self.source = self.path / "mutants" / "src"
-        self.source.mkdir(parents=True, exist_ok=True)  # made later, it would not be looked into for imports
+    def __init__(self, name: str) -> None:
+        self.path = COPIES / name
+        shutil.rmtree(self.path, ignore_errors=True)
+        listed = subprocess.check_output(["git", "ls-files", "-z"], cwd=HERE, text=True)  # noqa: S607
+        for file in listed.strip("\0").split("\0"):
+            target = self.path / file
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if (HERE / file).exists():  # not deleted, and not committed yet
+                shutil.copy2(HERE / file, target, follow_symlinks=False)
+        self.product = self.path / "components" / "ddpipe"
 
-    def python(self, *arguments: str, shown: bool = False) -> str:
-        """Its standard output; if that is to be shown, nothing."""
-        environment = os.environ | {"PYTHONPATH": str(self.source)}
-        command, output = [sys.executable, *arguments], sys.stderr if shown else subprocess.PIPE
-        done = subprocess.run(command, cwd=self.path, env=environment, check=True, stdout=output, text=True)
-        return done.stdout or ""
-
-    def make_changes(self) -> None:
-        """All that there can be: mutmut has no command for this alone."""
-        self.python("-c", "from mutmut.__main__ import *; copy_src_dir(); create_mutants(os.cpu_count())")
-
-    def outcomes(self) -> dict[str, str]:
-        """What became of each change, in mutmut's words."""
-        output = self.python("-m", "mutmut", "results", "--all", "true")
-        return dict(re.findall(r"^\s+(\S+): (.+)$", output, re.MULTILINE))
-
-    def is_noticed(self, name: str, arguments: list[str]) -> bool:
-        """Whether one of these tests fails, or hangs, with a change; with "", on the code as it is."""
-        command = [sys.executable, "-m", "pytest", "-q", "-x", *arguments]
-        environment = os.environ | {"PYTHONPATH": str(self.source), "MUTANT_UNDER_TEST": name}
-        place = self.path / "mutants"
+    def pytest(self, *arguments: str, wrapped: tuple[str, ...] = (), limit: float = LIMIT_SECONDS) -> bool:
+        """Whether tests pass, in this copy and in time."""
+        environment = os.environ | {"PYTHONPATH": str(self.path / "components")}
+        options = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *arguments)
+        running = subprocess.Popen(
+            [sys.executable, *wrapped, *options],
+            cwd=self.path,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # what a hanging test started is ended with it
+        )
         try:
-            done = subprocess.run(
-                command, cwd=place, env=environment, check=False, stdout=sys.stderr, timeout=LIMIT_SECONDS
-            )
+            return running.wait(limit) in {0, pytest.ExitCode.NO_TESTS_COLLECTED}
         except subprocess.TimeoutExpired:
-            return True
-        return done.returncode != 0
+            return False
+        finally:
+            if running.poll() is None:
+                os.killpg(running.pid, signal.SIGKILL)
+                running.wait()
 
-    def unnoticed(self, names: list[str], tests: Callable[[str], list[str]]) -> list[str]:
-        """Those of some changes that further tests do not notice either."""
-        if names and self.is_noticed("", tests("")):
-            raise SystemExit(f"tests of {self.folder} fail on the code as it is")
-        return [name for name in names if not self.is_noticed(name, tests(name))]
+    def lines(self, test: str) -> tuple[float, dict[str, set[int]]]:
+        """How long a file of tests takes, and which lines of each file of the product it runs."""
+        begin, data = (
+            time.monotonic(),
+            self.path.with_suffix(".json"),
+        )
+        measured = ("-m", "coverage", "run", f"--source={self.product}", f"--data-file={data}.data")
+        if not self.pytest(test, "-m", "not slow", wrapped=measured):
+            raise SystemExit(f"{test} fails on the code as it is")
+        seconds = time.monotonic() - begin
+        report = (sys.executable, "-m", "coverage", "json", "-q", f"--data-file={data}.data", "-o", str(data))
+        subprocess.run(report, cwd=self.path, check=True)
+        files = json.loads(data.read_text())["files"]
+        return seconds, {
+            str((self.path / file).relative_to(self.product)): set(found["executed_lines"])
+            for file, found in files.items()
+        }
+
+    def is_noticed(self, change: Change, tests: dict[str, float]) -> bool:
+        """Whether a test fails, or hangs, with a change: the quickest file first."""
+        file, folder = self.product / change.file, change.file.partition("/")[0]
+        others = [f"tests/unit/{name}" for name in OTHERS.get(folder, "").split()]
+        with_processes = [f"tests/{name}" for name in WITH_PROCESSES.get(folder, "").split()]
+        source = file.read_bytes()
+        file.write_bytes(change.of(source))
+        try:
+            for test in sorted(tests, key=tests.__getitem__):
+                if not self.pytest(test, "-m", "not slow", limit=60 + 5 * tests[test]):
+                    return True
+            if others and not self.pytest(*others, "-m", "not slow"):
+                return True
+            return not tests and bool(with_processes) and not self.pytest(*with_processes)
+        finally:
+            file.write_bytes(source)
 
 
-def measure(copy: Copy, sample: int | None, seed: int, processes: int, *, cluster: bool) -> None:
+def every_change(folder: str, modules: list[str]) -> list[Change]:
+    """All changes of some files, or of a package."""
+    product = HERE / "components" / "ddpipe"
+    files = modules if all(name.endswith(".py") for name in modules) else [f"{folder}/**/*.py"]
+    paths = sorted(path for file in files for path in product.glob(file))
+    return [
+        change
+        for path in paths
+        for change in Changes(str(path.relative_to(product)), path.read_bytes()).found
+    ]
+
+
+def measure(folder: str, modules: list[str], sample: int, seed: int, processes: int) -> None:
     """Print a folder's score, and each change that survived."""
-    copy.make_changes()
-    every = sorted(copy.outcomes())
-    names = sorted(random.Random(seed).sample(every, min(sample or len(every), len(every))))
-    copy.python("-m", "mutmut", "run", "--max-children", str(processes), *names, shown=True)
-    found = copy.outcomes()
-    survivors = [name for name in names if found[name] not in ("killed", "timeout")]
-    if with_processes := WITH_PROCESSES.get(copy.folder):
-        uncalled = [name for name in survivors if found[name] == "no tests"]
-        left = copy.unnoticed(uncalled, lambda _: [f"tests/{file}" for file in with_processes.split()])
-        survivors = [name for name in survivors if name not in uncalled or name in left]
-    hung = sum(found[name] == "timeout" for name in names)
-    log(copy, "changes", survivors, names, every, f"{hung} because a test hung; seed {seed}")
-    if cluster and copy.folder in ON_A_CLUSTER:
-        survivors = copy.unnoticed(survivors, lambda name: on_a_cluster(copy.folder, name))
-        log(copy, "changes with the cluster", survivors, names, every, f"seed {seed}")
-    for name in survivors:
-        print(f"\n{copy.python('-m', 'mutmut', 'show', name)}")  # noqa: T201
+    every = every_change(folder, modules)
+    chosen = random.Random(seed).sample(every, min(sample or len(every), len(every)))
+    copies = queue.SimpleQueue[Copy]()
+    for number in range(processes):
+        copies.put(Copy(f"{folder}-{number}"))
 
+    def see(test: str) -> tuple[str, float, dict[str, set[int]]]:
+        copy = copies.get()
+        try:
+            return test, *copy.lines(test)
+        finally:
+            copies.put(copy)
 
-def on_a_cluster(folder: str, name: str) -> list[str]:
-    """What a change is tried with on a cluster."""
-    backend = next((backend for backend in BACKENDS if f".{backend}." in name), USUAL_BACKEND)
-    return [f"tests/{ON_A_CLUSTER[folder]}", "-k", backend]
+    def notice(change: Change) -> bool:
+        own = {test: took for test, took, lines in seen if change.line in lines.get(change.file, ())}
+        copy = copies.get()
+        try:
+            noticed = copy.is_noticed(change, own)
+            if not noticed:
+                shown = change.shown((copy.product / change.file).read_bytes())
+                print(f"survived {len(own)} files of tests: {shown}\n", flush=True)  # noqa: T201
+            return noticed
+        finally:
+            copies.put(copy)
 
-
-def log(copy: Copy, what: str, survivors: list[str], names: list[str], every: list[str], more: str) -> None:
-    """Print how many changes were noticed."""
-    noticed = len(names) - len(survivors)
-    low, high = binomtest(noticed, len(names)).proportion_ci(method="wilson")
+    tests = (HERE / "tests" / "unit" / folder).rglob("test_*.py")
+    files = sorted(str(path.relative_to(HERE)) for path in tests)
+    with ThreadPoolExecutor(processes) as pool:
+        seen = list(pool.map(see, files))
+        noticed = sum(pool.map(notice, chosen))
+    low, high = binomtest(noticed, len(chosen)).proportion_ci(method="wilson")
     print(  # noqa: T201
-        f"{copy.folder}: {noticed} of {len(names)} {what} were noticed: {noticed / len(names):.0%}; "
-        f"of all {len(every)} {low:.0%} to {high:.0%} (95 %; {more})"
+        f"{folder}: {noticed} of {len(chosen)} changes were noticed: {noticed / len(chosen):.0%}; "
+        f"of all {len(every)} {low:.0%} to {high:.0%} (95 %; seed {seed})",
+        flush=True,
     )
 
 
@@ -167,14 +344,13 @@ def main() -> None:
     """Print the share of changes that the tests notice, and the changes that they do not."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("modules", nargs="+", help="folders or files below components/ddpipe")
-    parser.add_argument("--sample", type=int, help="as many changes of each folder, at random; else all")
+    parser.add_argument("--sample", type=int, default=0, help="as many changes of each folder; else all")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", default=os.cpu_count(), type=int)
-    parser.add_argument("--cluster", action="store_true", help="try survivors on a cluster, too")
     given = parser.parse_args()
     for folder in dict.fromkeys(module.partition("/")[0] for module in given.modules):
         modules = [module for module in given.modules if module.partition("/")[0] == folder]
-        measure(Copy(modules), given.sample, given.seed, given.processes, cluster=given.cluster)
+        measure(folder, modules, given.sample, given.seed, given.processes)
 
 
 if __name__ == "__main__":

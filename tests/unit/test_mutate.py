@@ -1,16 +1,39 @@
-"""tools/mutate.py knows the tests of each package."""
+"""tools/mutate.py knows the tests of each package, and what can be changed."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from mutate import QUICK, WITH_PROCESSES
+from mutate import OTHERS, WITH_PROCESSES, Changes
 
 TESTS = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("folder", QUICK)
+@pytest.mark.parametrize("folder", OTHERS.keys() | WITH_PROCESSES.keys())
 def test_tests_of_a_mutated_package_exist(folder: str) -> None:
-    named = [f"unit/{name}" for name in QUICK[folder].split()] + WITH_PROCESSES.get(folder, "").split()
-    assert [name for name in named if not (TESTS / name).exists()] == []
+    others = [f"unit/{name}" for name in [folder, *OTHERS.get(folder, "").split()]]
+    assert [name for name in others if not (TESTS / name).exists()] == []
+    assert [name for name in WITH_PROCESSES.get(folder, "").split() if not (TESTS / name).exists()] == []
+
+
+def test_one_thing_at_a_time_is_changed() -> None:
+    source = b'''
+def answer(words: list[str], most: int = 3) -> bool:
+    """At most 3."""
+    log.info("at most", most)
+    found = shown(words, what="at most")
+    return len(found) < most
+'''
+    changed = {
+        change.of(source).decode().splitlines()[number]
+        for change in Changes("a.py", source).found
+        for number in (1, 4, 5)
+    }
+    assert changed - set(source.decode().splitlines()) == {
+        "def answer(words: list[str], most: int = (3 + 1)) -> bool:",
+        '    found = shown(None, what="at most")',
+        "    return None",
+        "    return len(found) <= most",
+        "    return len(None) < most",
+    }
