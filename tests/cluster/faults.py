@@ -55,6 +55,7 @@ class Fault:
         sees_nodes: Whether the launcher may list nodes.
         unlike: What is different, by backend.
         unplayable: Why it cannot happen, by backend.
+        playable_with: A field of the job's spec; where the cluster's release knows it, it can happen.
         reports: Public reports that it repeats.
     """
 
@@ -70,6 +71,7 @@ class Fault:
     sees_nodes: bool = False
     unlike: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     unplayable: Mapping[str, str] = field(default_factory=dict)
+    playable_with: str = ""
     reports: str = ""
 
     def on(self, backend: str) -> Fault:
@@ -807,6 +809,7 @@ def quota_later(place: Place) -> Ended:
     code=52,
     words=("violates PodSecurity", "privileged"),
     unplayable={"trainjob": "before Trainer 2.2 a TrainJob has no place for a security context"},
+    playable_with="runtimePatches",
 )
 def against_policy(place: Place) -> Ended:
     security = {"privileged": True, "allowPrivilegeEscalation": True}

@@ -35,6 +35,7 @@ _BEFORE = """
 
 Found with plain commands in small pods; the seconds of today are in the matrix.
 """
+HANGS = "## Trainings that hang\n"
 LOST_NODES = "## Nodes that are lost\n"
 BEFORE = {
     "somebody scales the job to one pod": "exit code 0, though worker-1 was killed",
@@ -98,7 +99,7 @@ def page(reports: Sequence[pytest.TestReport], before: str) -> str:
             _as_text(("report", "what is done", "how it ends"), reported),
             f"{_BEFORE}\n",
             _as_text(("what happened", "before", "now"), corrected),
-            *before.partition(f"\n{LOST_NODES}")[1:],  # lost_nodes.py writes it
+            *before.partition(f"\n{HANGS}")[1:],  # by hand; what follows is written by lost_nodes.py
         ]
     )
 

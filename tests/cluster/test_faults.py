@@ -17,7 +17,7 @@ from place import a_place
 from ddpipe.jobs import BACKENDS
 from ddpipe.jobs.backend import backend as backend_of
 from ddpipe.kube.api import ApiServer
-from ddpipe.kube.cluster import is_served
+from ddpipe.kube.cluster import is_served, spec_schema
 
 KILLED = -9
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 def _cases() -> Iterator[Any]:
     for backend in BACKENDS:
         for fault in FAULTS:
-            reason = fault.unplayable.get(backend)
+            reason = "" if fault.playable_with else fault.unplayable.get(backend)
             marks = [pytest.mark.skip(reason=reason)] if reason else []
             yield pytest.param(backend, fault.on(backend), marks=marks, id=f"{backend}: {fault.name}")
 
@@ -40,12 +40,21 @@ def happening(
     chosen: dict[tuple[str, str], Fault] = {}
     for item in request.session.items:
         given = getattr(getattr(item, "callspec", None), "params", {})
-        if "fault" in given and given["backend"] in served and not item.get_closest_marker("skip"):
+        if "fault" not in given or given["backend"] not in served or item.get_closest_marker("skip"):
+            continue
+        if _is_playable(given["fault"], given["backend"], admin):
             chosen[given["backend"], given["fault"].name] = given["fault"]
     with ThreadPoolExecutor(request.config.getoption("--side-by-side")) as pool:
         yield {key: pool.submit(_happen, fault, key[0], admin) for key, fault in chosen.items()}
         # Who stops at the first failure does not wait for those that have not begun.
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _is_playable(fault: Fault, backend: str, admin: ApiServer) -> bool:
+    """Whether it can happen with the release that this cluster has."""
+    if backend not in fault.unplayable:
+        return True
+    return fault.playable_with in (spec_schema(admin, backend_of(backend).resource) or {})
 
 
 def _happen(fault: Fault, backend: str, admin: ApiServer) -> Seen:
@@ -68,7 +77,9 @@ def test_fault(
     record_property: Callable[[str, object], None],
 ) -> None:
     if (backend, fault.name) not in happening:
-        pytest.skip(f"this cluster has no {backend_of(backend).resource.kind}s")
+        pytest.skip(
+            fault.unplayable.get(backend, f"this cluster has no {backend_of(backend).resource.kind}s")
+        )
     seen = happening[backend, fault.name].result()
     text = seen.ended.text
     record_property(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import re
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from training_runs import PROCESSES, environment_of_rank
 from ddpipe.distributed.roll_call import _each_connection, _notice_silence
 from ddpipe.errors import ParameterError, TrainingError
 
+HOST = socket.gethostname()
 SOON = 60
 """Seconds, on a machine with other work to do: what would wait for a time-out takes 600."""
 
@@ -75,7 +77,11 @@ def error_of(folder: Path, processes: Sequence[Process], rank: int) -> dict[str,
     ("act", "stall", "said"),
     [
         ("die", 600, "rank 1 does not answer any more: it ended, was killed, or its machine is gone"),
-        ("stall", 2, "rank 1 answered but did not keep up: rank 1 at group_ranks.py:"),
+        (
+            "stall",
+            2,
+            f"rank 1 answered but did not keep up: rank 1 on host {socket.gethostname()} at group_ranks.py:",
+        ),
         ("freeze", 2, "rank 1 does not answer any more"),
     ],
 )
@@ -92,6 +98,15 @@ def test_a_stuck_rank_is_shown_where_it_is_stuck(tmp_path: Path) -> None:
     with ranks(tmp_path, ["come along", "stall"], stall=2) as processes:
         seen = error_of(tmp_path, processes, 0)["seen"]
     assert "stall_here < group_ranks.py" in seen
+    assert re.search(r"this rank waited in .* all_reduce < group.py:\d+ max < group.py:\d+ barrier", seen)
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_stuck_ends_when_the_others_have(tmp_path: Path) -> None:
+    """Only then can it be started again: in a pod of its own, nobody else ends it."""
+    with ranks(tmp_path, ["come along", "stall"], stall=2) as processes:
+        processes[1].join(SOON)
+        assert processes[1].exitcode == TrainingError.exit_code
 
 
 def test_a_rank_that_never_comes_is_named(tmp_path: Path) -> None:

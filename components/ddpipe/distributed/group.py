@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from torch.distributed import (
 )
 
 from ddpipe.distributed.ranks import rank
-from ddpipe.distributed.roll_call import meet
+from ddpipe.distributed.roll_call import calls_of, collective, meet
 from ddpipe.errors import DdpipeError, ParameterError, TrainingError
 
 T = TypeVar("T")
@@ -151,7 +152,8 @@ def process_group(facts: Mapping[str, str] | None = None, *, join: float = JOIN)
             if not isinstance(error, DistError) and "gloo" not in str(error):
                 raise
             reason, *_ = str(error).split(". ")
-            raise _broke(world, f"{roll_call.call()} ({reason})") from error
+            waited = calls_of(traceback.extract_tb(error.__traceback__)) + collective()
+            raise _broke(world, f"{roll_call.call()}; this rank waited in {waited} ({reason})") from error
         destroy_process_group()
 
 

@@ -3,7 +3,7 @@
 The ranks talk through torch's key-value store: it works before there is a process group, and after it broke.
 
 meet     each rank writes its facts; rank 0 compares them and names ranks that did not join or that differ
-answer   a thread of each rank answers a roll call even if the main thread is stuck
+answer   a thread of each rank answers a roll call even if the main thread is stuck, and then ends the rank
 call     a rank that lost contact finds out which ranks do not answer, and which answer but are stuck
 
 A rank whose machine lost its power may be back before anybody misses it: no packet says that its connections
@@ -17,10 +17,12 @@ to meet, or that the store is gone, and closes this rank's connections: its coll
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import socket
 import sys
+import sysconfig
 import threading
 import time
 import traceback
@@ -32,9 +34,11 @@ from pathlib import Path
 from typing import cast
 from uuid import uuid4
 
+from torch._C import _distributed_c10d
 from torch.distributed import DistError, PrefixStore, Store
 
 from ddpipe.errors import TrainingError, listed
+from ddpipe.processes.machine import leave
 
 POLL, _LOOKS = 0.1, 50  # seconds between two looks into the store; so many later, at new connections
 
@@ -46,7 +50,11 @@ GRACE = 10.0  # seconds that a rank has to end by itself when the store is gone:
 # Seconds after which a silent connection is closed; Kubernetes gives up a lost machine's pods after 100.
 _SILENCE = 120
 _HEX = 32  # digits of a random name
-FRAMES = 2  # how many of the innermost calls of a stuck rank are reported
+LEAVE = 30.0  # seconds later at which a rank that is still stuck ends itself: only then is it started again
+# Seconds without a turn for Python, as when a page of a file does not come, until the calls are printed
+FROZEN = 45.0
+FRAMES = 2  # how many calls of our or the user's code are reported of a stuck rank, besides the innermost
+MOST_PLACES = 8  # stuck ranks whose calls are reported
 
 
 def meet(store: Store, rank: int, size: int, facts: Mapping[str, str], patience: float) -> RollCall:
@@ -169,19 +177,25 @@ class RollCall:
         def answer() -> None:
             cause, grace, looks = "rank 0, or the process with the ranks' store, has ended", GRACE, 0
             with suppress(DistError):
+                store.set(f"host/{self._rank}", socket.gethostname())
                 while not ended.wait(POLL):
                     if not looks % _LOOKS:
                         _each_connection(_notice_silence)
+                        faulthandler.dump_traceback_later(FROZEN, file=2)  # by a thread that needs no turn
                     looks += 1
                     if store.check(["roll-call"]):
                         store.set(f"here/{self._rank}", _doing(worker))
-                        return
+                        cause = ""
+                        break
                     if self._rank == 0 and self._has_newcomer(store.underlying_store):
                         cause, grace = "a rank has begun again, and waits for all others", 0.0
                         break
-            if not ended.wait(grace):
+            if cause and not ended.wait(grace):
                 self._cause = cause
                 _each_connection(lambda peer: peer.shutdown(socket.SHUT_RDWR))
+            if not ended.wait(LEAVE):
+                sys.stderr.write(f"rank {self._rank} has not ended although others have: {_doing(worker)}\n")
+                leave(TrainingError.exit_code)
 
         thread = threading.Thread(target=answer, name="roll-call", daemon=True)
         thread.start()
@@ -190,6 +204,7 @@ class RollCall:
         finally:
             ended.set()
             thread.join(ANSWER)
+            faulthandler.cancel_dump_traceback_later()
 
     def call(self) -> str:
         """Who is missing, in words; for a rank that lost contact while others may be about to."""
@@ -226,12 +241,19 @@ class RollCall:
             verb = "does" if len(silent) == 1 else "do"
             return (
                 f"{_names(silent)} {verb} not answer any more: it ended, was killed, or its machine is gone"
+                f" (host {', '.join(sorted({self._host(other) for other in silent[:MOST_PLACES]}))})"
             )
         stuck = [other for other in self._others if not self.store.check([f"lost/{other}"])]
         if not stuck:
             return "all ranks answer: the network between them failed"
-        places = [f"rank {other} at {self.store.get(f'here/{other}').decode()}" for other in stuck]
+        places = [
+            f"rank {other} on host {self._host(other)} at {self.store.get(f'here/{other}').decode()}"
+            for other in stuck[:MOST_PLACES]
+        ]
         return f"{_names(stuck)} answered but did not keep up: {'; '.join(places)}"
+
+    def _host(self, other: int) -> str:
+        return self.store.get(f"host/{other}").decode() if self.store.check([f"host/{other}"]) else "unknown"
 
 
 @cache
@@ -269,7 +291,28 @@ def _until(deadline: float) -> timedelta:
 
 
 def _doing(thread: int) -> str:
-    """The innermost calls of a thread: "batches.py:57 share < loop.py:91 run"."""
-    frame = sys._current_frames().get(thread)  # noqa: SLF001 - there is no other way
-    stack = traceback.extract_stack(frame)[-FRAMES:]
-    return " < ".join(f"{Path(call.filename).name}:{call.lineno} {call.name}" for call in reversed(stack))
+    """The calls of a thread, and of one beside it that may keep it waiting, such as one that reads."""
+    frames = sys._current_frames()  # noqa: SLF001 - there is no other way
+    others = [frame for one, frame in frames.items() if one not in {thread, threading.get_ident()}]
+    main, *beside = (calls_of(traceback.extract_stack(one)) for one in (frames.get(thread), *others))
+    return ", beside ".join([main, *[one for one in beside if "<" in one][:1]]) + collective()
+
+
+def collective() -> str:
+    """The last collective that this process began, if torch's flight recorder knows it."""
+    with suppress(Exception):  # it is not public
+        *_, last = json.loads(_distributed_c10d._dump_fr_trace_json(True, False))["entries"]  # noqa: FBT003, SLF001
+        return f", last collective: number {last['collective_seq_id']}, {last['profiling_name']}"
+    return ""
+
+
+def calls_of(stack: traceback.StackSummary) -> str:
+    """The innermost call, and those below it that are no library's: "all_reduce < loop.py:91 run"."""
+    own, libraries = str(Path(__file__).parents[1]), (sysconfig.get_path("stdlib"), "<")
+
+    def is_library(file: str) -> bool:
+        return not file.startswith(own) and (file.startswith(libraries) or "site-packages" in file)
+
+    inner, *outer = reversed(stack)
+    shown = [inner, *[call for call in outer if not is_library(call.filename)][:FRAMES]]
+    return " < ".join(f"{Path(call.filename).name}:{call.lineno} {call.name}" for call in shown)

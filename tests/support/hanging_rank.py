@@ -1,0 +1,96 @@
+"""A rank of ddpipe's training that hangs in a chosen way, at the first start only.
+
+    HANG=sleep HANG_FOLDER=/tmp/x python -m ddpipe.torchrun ... -m hanging_rank --dataset ...
+
+When it begins to hang, it writes the time into `began` of that folder.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from pathlib import Path
+
+from training_ranks import train_from_command_line
+
+from ddpipe.data.reader import SplitReader
+from ddpipe.data.shards import Images
+from ddpipe.distributed import World
+from ddpipe.train import constants
+from ddpipe.train.batches import Indices
+from ddpipe.train.loop import Trainer
+
+STEP = 25
+FOREVER = 3600
+FOLDER = Path(os.environ["HANG_FOLDER"])
+FILLED = "disk/filled"
+
+
+def main() -> None:
+    constants.LEAST_PATIENCE = float(os.environ.get("HANG_PATIENCE", constants.LEAST_PATIENCE))
+    (FOLDER / FILLED).unlink(missing_ok=True)
+    first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    train_from_command_line([Hang()] if first else [])
+
+
+class Hang:
+    """A rank hangs when it is about to take a step."""
+
+    def __call__(self) -> None:
+        """Nothing needs to be patched before."""
+
+    def before_step(self, trainer: Trainer) -> None:
+        how, rank = os.environ["HANG"], os.environ["RANK"]
+        if trainer.step == STEP and rank == ("0" if how == "fill_the_disk" else "1"):
+            (FOLDER / "began").write_text(str(time.time()))
+            globals()[how]()
+
+
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def skip_a_reduction() -> None:
+    summed = World.max
+
+    def skipped(_world: World, value: int) -> int:
+        World.max = summed  # type: ignore[method-assign]
+        return value
+
+    World.max = skipped  # type: ignore[method-assign]
+
+
+def sleep_in_the_loader() -> None:
+    def asleep(_reader: SplitReader, _indices: Indices) -> Images:
+        time.sleep(FOREVER)
+        raise AssertionError
+
+    SplitReader.images = asleep  # type: ignore[method-assign]
+
+
+def fill_the_disk() -> None:
+    with (FOLDER / FILLED).open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            pass
+
+
+def read_from_a_dead_mount() -> None:
+    """As read() of a server that is gone: a pipe into which nobody writes."""
+    os.mkfifo(FOLDER / "dead")
+    (FOLDER / "dead").read_bytes()
+
+
+def touch_a_dead_mount() -> None:
+    """As a page of a mapped file that does not come: no thread of Python gets a turn."""
+    end = time.time() + FOREVER
+    while time.time() < end:
+        ctypes.PyDLL(None).sleep(FOREVER)  # other than CDLL, it keeps the interpreter's lock
+
+
+if __name__ == "__main__":
+    main()
