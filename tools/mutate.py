@@ -253,12 +253,10 @@ class Copy:
                 running.wait()
 
     def lines(self, test: str) -> tuple[float, dict[str, set[int]]]:
-        """How long a file of tests takes, and which lines of each file of the product it runs."""
-        begin, data = (
-            time.monotonic(),
-            self.path.with_suffix(".json"),
-        )
-        measured = ("-m", "coverage", "run", f"--source={self.product}", f"--data-file={data}.data")
+        """How long a file of a package's tests takes, and which lines of each file of that it runs."""
+        package = self.product / Path(test).parts[2]  # tests/unit/PACKAGE/...
+        begin, data = time.monotonic(), self.path.with_suffix(".json")
+        measured = ("-m", "coverage", "run", f"--source={package}", f"--data-file={data}.data")
         if not self.pytest(test, "-m", "not slow", wrapped=measured):
             raise SystemExit(f"{test} fails on the code as it is")
         seconds = time.monotonic() - begin
