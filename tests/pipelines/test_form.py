@@ -79,7 +79,7 @@ def test_three_fields_train_a_model_of_own_images(tmp_path: Path) -> None:
             )
             picture.save(tmp_path / "photos" / name / f"{number}.jpg")
     spec = package()
-    three = {"data_path": str(tmp_path / "photos"), "data_name": "photos", "train_minutes": 0.2}
+    three = {"data_path": str(tmp_path / "photos"), "data_name": "photos", "train_minutes": 0.05}
     here = {
         "storage_datasets": str(tmp_path / "store"),
         "storage_runs": str(tmp_path / "runs"),
@@ -104,4 +104,4 @@ def test_three_fields_train_a_model_of_own_images(tmp_path: Path) -> None:
     made = load_package((done["export"] / "model").read_text())
     assert made.signature.classes == ("cat", "dog")
     assert made.lineage["dataset"]["name"] == "photos"
-    assert made.lineage["training"]["recipe"]["minutes"] == 0.2
+    assert made.lineage["training"]["recipe"]["minutes"] == 0.05
