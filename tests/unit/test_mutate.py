@@ -10,7 +10,7 @@ from mutate import OTHERS, WITH_PROCESSES, Changes
 TESTS = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("folder", OTHERS.keys() | WITH_PROCESSES.keys())
+@pytest.mark.parametrize("folder", sorted(OTHERS.keys() | WITH_PROCESSES.keys()))
 def test_tests_of_a_mutated_package_exist(folder: str) -> None:
     others = [f"unit/{name}" for name in [folder, *OTHERS.get(folder, "").split()]]
     assert [name for name in others if not (TESTS / name).exists()] == []
