@@ -160,7 +160,7 @@ def _trained(
         owner=owner if owner.run_id else replace(owner, run_id=run.name),
         command=training_command(dataset, run.training, recipe.to_json()),
         outputs=(f"{run.training}/training.json",),
-        tracker=[{"name": "DDPIPE_OWN", "value": own}] if call else [],
+        unhashed=[{"name": "DDPIPE_OWN", "value": own}] if call else [],
     )
     return {"job": launched.name, "nodes": launched.nodes}
 

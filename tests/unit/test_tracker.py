@@ -138,7 +138,7 @@ def test_pods_get_the_run_and_of_credentials_the_name_of_the_secret(monkeypatch:
     found = tracker_variables(cluster)
     assert [one["name"] for one in found] == ["MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_TRACKING_TOKEN"]
     assert found[2] == key
-    env = template(a_job(tracker=found), "pytorch")["spec"]["containers"][0]["env"]
+    env = template(a_job(unhashed=found), "pytorch")["spec"]["containers"][0]["env"]
     assert [one for one in env if one["name"].startswith("MLFLOW_")] == found
     cluster.fail(lambda _: True, Refused(500, "", "away"))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:password@t")

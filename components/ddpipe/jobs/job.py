@@ -43,8 +43,9 @@ class TrainingJob(LaunchOptions):
     # Variables that who may read pods must not see: the job owns a Secret with them.
     hidden: Mapping[str, str] = field(default_factory=dict, repr=False)
     again: int = 0  # how often it was created under a new name, as pods of a lost node keep the name before
-    # Variables of the pods that a retry may have others of: where the run is tracked, the user's functions.
-    tracker: Sequence[Mapping[str, Any]] = ()
+    # Variables of the pods that the hash of the spec leaves out, as a retry may have others: where the run is
+    # tracked, the user's functions.
+    unhashed: Sequence[Mapping[str, Any]] = ()
 
     @property
     def name(self) -> str:

@@ -125,7 +125,7 @@ def _environment(job: TrainingJob, env: Sequence[Mapping[str, Any]]) -> list[dic
         {"name": JOB_VARIABLE, "value": job.name},
         {"name": "DDPIPE_IMAGE", "value": job.image},
         *_data(job.mounts),
-        *map(dict, (*env, *job.tracker)),
+        *map(dict, (*env, *job.unhashed)),
         *s3_environment(job.s3_secret, job.s3_endpoint),
         *({"name": name, "value": _literal(value)} for name, value in sorted(job.env.items())),
         *(

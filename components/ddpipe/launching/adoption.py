@@ -139,7 +139,7 @@ def adopt_or_create(attempt: Attempt, unseen: int | None = None) -> tuple[Object
     schema = spec_schema(cluster, backend.resource, needed=backend.needs_schema)
     # The cluster deletes the job with its run.
     owners = owner_references(cluster, attempt.job.namespace)
-    requested = replace(attempt.requested, tracker=())
+    requested = replace(attempt.requested, unhashed=())
     spec = backend.manifest(requested, schema)["metadata"]["annotations"][SPEC]
     while True:
         found = attempt.find_any()

@@ -86,7 +86,7 @@ def launch(
     title = f"job {job.namespace}/{job.name}"
     try:
         kind = wrap(choose(cluster, job, kinds, output.say))
-        job = replace(job, tracker=[*job.tracker, *tracker_variables(cluster)])
+        job = replace(job, unhashed=[*job.unhashed, *tracker_variables(cluster)])
         attempt = Attempt(cluster, job, job, kind, output.say)
         title = attempt.title
         target = Target(attempt.path, job.owner, own_pod_path(), attempt.creating)
