@@ -22,8 +22,7 @@ from ddpipe.data.shards import working_shape
 from ddpipe.model import ARCHITECTURES, is_own_function
 from ddpipe.parameters import AUTO
 from ddpipe.train import constants
-from ddpipe.train.constants import Family
-from ddpipe.train.recipe import AUGMENTATIONS, NONE, Recipe
+from ddpipe.train.recipe import AUGMENTATIONS, NONE, WARMUPS, Family, Recipe, family_of
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from ddpipe.model.torchvision_models import Lookup
@@ -157,7 +156,7 @@ class _RecipeBuilder:
 
     @property
     def family(self) -> Family:
-        return constants.family_of(self.recipe.model)
+        return family_of(self.recipe.model)
 
     @property
     def steps(self) -> int:
@@ -238,7 +237,8 @@ def _optimizer(builder: _RecipeBuilder) -> None:
     if builder.has_weights:
         rate *= constants.PRETRAINED_RATE
     builder.set("learning_rate", float(f"{rate:.2g}"), f"suits {how}, {network} and batches of {batch}")
-    for name, value in family.values(how, exclusive=data.task == "multiclass").items():
+    smooths = data.task == "multiclass" and not is_own_function(builder.recipe.loss)
+    for name, value in family.values(how, smooths=smooths).items():
         if name not in {*builder.reasons, "warmup_fraction"}:  # which depends on the number of steps
             builder.set(name, value, f"suits {how} and {network}")
 
@@ -255,7 +255,7 @@ def _epochs(builder: _RecipeBuilder) -> None:
         f"not used: {minutes:g} minutes decide" if minutes else f"{epochs * steps:,} steps of {batch} images"
     )
     builder.set("epochs", max(epochs, builder.recipe.frozen_epochs), why)
-    least = constants.WARMUPS[builder.recipe.optimizer]
+    least = WARMUPS[builder.recipe.optimizer]
     share = min(0.5, max(least, constants.FEWEST_WARMUP_STEPS / builder.steps)) if least else 0.0
     builder.set(
         "warmup_fraction", round(share, 4), f"{round(share * builder.steps)} of {builder.steps:,} steps"
@@ -282,20 +282,14 @@ def _images(builder: _RecipeBuilder) -> None:
 
 def _balance(builder: _RecipeBuilder) -> None:
     ratio = builder.data.imbalance
-    weighted = ratio >= constants.IMBALANCE and builder.data.task == "multiclass"
-    builder.set(
-        "class_weights",
-        "balanced" if weighted else "none",
-        f"the largest class has {ratio:.3g} times the images of the smallest"
-        if builder.data.task == "multiclass"
-        else "the ranking of images by a label does not need them",
-    )
-
-
-def _own_loss(builder: _RecipeBuilder) -> None:
     if is_own_function(builder.recipe.loss):
-        builder.set("label_smoothing", 0.0, "the loss is your own")
         builder.set("class_weights", "none", "the loss is your own")
+    elif builder.data.task == "multiclass":
+        chosen = "balanced" if ratio >= constants.IMBALANCE else "none"
+        why = f"the largest class has {ratio:.3g} times the images of the smallest"
+        builder.set("class_weights", chosen, why)
+    else:
+        builder.set("class_weights", "none", "the ranking of images by a label does not need them")
 
 
 def _selection(builder: _RecipeBuilder) -> None:
@@ -358,8 +352,5 @@ def epochs_for(images: int, pixels: int, batch: int, device: str, *, has_weights
 
 _IMPORTANT = ("model", "pretrained", "resolution", "epochs", "batch_size", "learning_rate")
 
-_DECISIONS = (
-    *(_weights, _network, _resolution, _batch, _optimizer, _epochs, _images, _balance),
-    *(_own_loss, _selection),
-)
+_DECISIONS = (*(_weights, _network, _resolution, _batch, _optimizer, _epochs, _images, _balance, _selection),)
 """In an order in which each finds what it needs."""

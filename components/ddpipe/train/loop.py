@@ -20,6 +20,7 @@ from ddpipe.data.reader import SplitReader
 from ddpipe.distributed import World
 from ddpipe.errors import CheckpointError, Diverged, Interrupted
 from ddpipe.model.checkpoint import Checkpoint
+from ddpipe.model.scoring import logits_of
 from ddpipe.model.tasks import TASKS
 from ddpipe.model.tensors import first_line, parted
 from ddpipe.model.training_record import parts_of
@@ -28,7 +29,7 @@ from ddpipe.train import constants
 from ddpipe.train.batches import Batch, batch_sizes, epoch_batches, global_batch, permutation, steps_per_epoch
 from ddpipe.train.initial import Backbone, check_resolution, initial_classifier, network_facts
 from ddpipe.train.journal import Journal, Record, ResourceUsage, timed
-from ddpipe.train.objective import training_objective, validate
+from ddpipe.train.objective import training_objective
 from ddpipe.train.optimizer import learning_rate
 from ddpipe.train.recipe import AUGMENTATIONS, Recipe
 from ddpipe.train.replicated import Strategy
@@ -298,17 +299,14 @@ class Trainer:
         self._save(best=best_epoch(self.history, self._metric) == len(self.history) - 1)
 
     def _validate(self) -> dict[str, float]:
-        """Loss and headline score on the validation split."""
+        """Loss and headline score on the validation split, without class weights; the same on all ranks."""
         self.classifier.eval()
-        step, manifest = self._training_step, self._manifest
+        step, split, task = self._training_step, self._splits["validation"], TASKS[self._manifest.task]
+        size = min(-(-len(split) // self._world.size), constants.VALIDATION_BATCH)
         with step.average.in_place() if step.average else nullcontext(), step.autocast():
-            found = validate(
-                self.classifier,
-                self._splits["validation"],
-                self._world,
-                TASKS[manifest.task],
-                len(manifest.classes),
-            )
+            classes = len(self._manifest.classes)
+            logits = logits_of(self.classifier, split, self._world, classes=classes, batch_size=size)
+        found = self._world.decided(lambda: task.validation(logits, split.labels))
         if not math.isfinite(found["loss"]):
             raise self._diverged(f"the validation loss after step {self.step} is not a number")
         return found

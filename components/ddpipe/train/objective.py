@@ -1,4 +1,4 @@
-"""What training minimizes, by the dataset's task, and how good the model is on the validation split."""
+"""What training minimizes, by the dataset's task."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from typing import ClassVar, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, log_softmax
 
 from ddpipe.data.manifest import DatasetManifest
 from ddpipe.data.reader import SplitReader
-from ddpipe.distributed import World
 from ddpipe.errors import ParameterError
-from ddpipe.model.scoring import logits_of
-from ddpipe.model.tasks import TASKS, Task
-from ddpipe.train.constants import VALIDATION_BATCH
+from ddpipe.model.tasks import TASKS
 from ddpipe.train.recipe import Recipe
 
 
@@ -115,12 +112,3 @@ def positive_weights(labels: NDArray[np.int64]) -> NDArray[np.float64]:
 
 def _on(device: torch.device, weights: NDArray[np.float64]) -> Tensor:
     return torch.tensor(weights, dtype=torch.float32, device=device)
-
-
-def validate(
-    model: nn.Module, split: SplitReader, world: World, task: Task, classes: int
-) -> dict[str, float]:
-    """Loss and headline score of a whole split, by name, without class weights; the same on all ranks."""
-    share = -(-len(split) // world.size)
-    logits = logits_of(model, split, world, classes=classes, batch_size=min(share, VALIDATION_BATCH))
-    return world.decided(lambda: task.validation(logits, split.labels))

@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 
 from ddpipe.errors import ParameterError
 from ddpipe.parameters import OneOf, Parameters, parameter
-from ddpipe.train.constants import FAST, NORMALIZED, RESIDUAL
-from ddpipe.train.recipe import NONE, Recipe
+from ddpipe.train.recipe import FAST, NONE, NORMALIZED, RESIDUAL, Recipe
 
 
 @dataclass(frozen=True, slots=True)

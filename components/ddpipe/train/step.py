@@ -82,7 +82,8 @@ class TrainingStep:
         optimizer.zero_grad()
         totals = []
         # Every rank takes all parts, though some may be empty: ranks that share a model compute together.
-        parts = self._parted(images, labels)
+        count = self._parts
+        parts = list(zip(images.tensor_split(count), labels.tensor_split(count), strict=True))
         for number, (shown, wanted) in enumerate(parts, 1):
             self.strategy.exchange(is_last=number == len(parts))
             with self.pace.working(), self.autocast():
@@ -103,11 +104,6 @@ class TrainingStep:
         if self.average:
             self.average.update(step)
         return reduce(torch.add, totals)
-
-    def _parted(self, images: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
-        if self._parts == 1:
-            return [(images, labels)]
-        return list(zip(images.tensor_split(self._parts), labels.tensor_split(self._parts), strict=True))
 
     def autocast(self) -> torch.autocast:
         """The precision of the network."""
