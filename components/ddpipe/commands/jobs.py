@@ -42,7 +42,12 @@ namespace_option = click.option(
 def launch_command(given: RunSettings, namespace: str | None, arguments: tuple[str, ...]) -> CommandOutcome:
     """Run the step; its declaration describes it."""
     if given["backend"] == LOCAL:
-        return _launched_here(given.of(LaunchAnywhereOptions), (*given["command"], *arguments))
+        here, command = given.of(LaunchAnywhereOptions), (*given["command"], *arguments)
+        refuse("nothing can be launched", [] if command else ["the command is missing: -- python train.py"])
+        ranks = here.nodes * here.processes_per_pod
+        run_program(command, ranks)
+        text = f"{' '.join(command)} succeeded on this machine, ranks: {ranks}"
+        return CommandOutcome({"ranks": ranks}, text)
     job = job_of(
         "", arguments=arguments, **given.values
     )  # invalid values are reported before a cluster is contacted
@@ -55,13 +60,6 @@ def launch_command(given: RunSettings, namespace: str | None, arguments: tuple[s
         values={"job": outcome.name},
         shown={"job_metrics": Scores(outcome.metrics)},
     )
-
-
-def _launched_here(job: LaunchAnywhereOptions, command: Sequence[str]) -> CommandOutcome:
-    ranks = job.nodes * job.processes_per_pod
-    refuse("nothing can be launched", [] if command else ["the command is missing: -- python train.py"])
-    run_program(command, ranks)
-    return CommandOutcome({"ranks": ranks}, f"{' '.join(command)} succeeded on this machine, ranks: {ranks}")
 
 
 def job_of(namespace: str, *, arguments: Sequence[str], **given: Any) -> TrainingJob:

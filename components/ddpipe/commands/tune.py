@@ -39,8 +39,15 @@ from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.processes.machine import on_stop
 from ddpipe.runs import Run, RunOptions, removed_if_rejected
 from ddpipe.search import MAX_FAILED, Pruning, Sampler, SearchOptions
-from ddpipe.search.katib import check, parameters, recipe_of, template
-from ddpipe.search.space import Space, checked, parsed
+from ddpipe.search.space import (
+    Space,
+    check_katib,
+    checked,
+    katib_parameters,
+    parsed,
+    recipe_of_trial,
+    trial_template,
+)
 from ddpipe.steps import TUNE, StoreOptions, TrainOptions
 from ddpipe.storage import open_store, write_uri
 from ddpipe.storage.lease import lease
@@ -92,7 +99,7 @@ def katib_command(given: RunSettings) -> CommandOutcome:
     run, search = given.of(RunOptions).required, given.of(SearchOptions)
     dataset, recipe = address(given["dataset"], given["store"]), chosen_recipe(given)
     space = checked(parsed(search.search), recipe, given.given)
-    check(space, search.sampler)
+    check_katib(space, search.sampler)
     plan = _plan(
         space, search, recipe, f"val_{TASKS[load_manifest(dataset).task].scores[0]}", given["restart"]
     )
@@ -110,11 +117,13 @@ def katib_command(given: RunSettings) -> CommandOutcome:
             step=TUNE.name if owner.step == Owner().step else owner.step,
         ),
         namespace=cluster.namespace,
-        command=training_command(dataset, f"{run.uri}/trials/{TRIAL}/training", template(space, recipe)),
+        command=training_command(
+            dataset, f"{run.uri}/trials/{TRIAL}/training", trial_template(space, recipe)
+        ),
         **_options(given.of(JobOptions), plan),
     )
     found = tune(job, plan, cluster, is_process=True)
-    best = recipe_of(recipe, found.best.values, found.best.trial)
+    best = recipe_of_trial(recipe, found.best.values, found.best.trial)
     uri = f"{run.uri}/{BEST}"
     write_uri(uri, winner_json(best, trial=found.best.trial, metric=plan.metric, score=found.best.score))
     return _delivered(run, found, best, plan, uri)
@@ -129,7 +138,7 @@ def _plan(space: Space, search: SearchOptions, recipe: Recipe, metric: str, rest
             do=f"Choose {Pruning.MEDIAN} or {Pruning.NONE}.",
         )
     return SearchPlan(
-        parameters=parameters(space),
+        parameters=katib_parameters(space),
         metric=metric,
         algorithm=search.sampler,
         seed=recipe.seed,
@@ -196,7 +205,7 @@ def study_command(path: str | None, **values: Any) -> None:
     given = validation.checked("the search cannot start", _CHECKED, values, given_names(values))
     recipe, search = chosen_recipe(given), given.of(SearchOptions)
     checked(parsed(search.search), recipe, given.given)  # before anything is prepared
-    if Sampler(search.sampler).needs_katib:
+    if search.sampler in {Sampler.SOBOL, Sampler.CMAES}:
         raise ParameterError(
             what="the search cannot start",
             which=f"`sampler` {search.sampler}",

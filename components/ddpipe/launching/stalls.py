@@ -228,11 +228,14 @@ def _of_missing_pods(
     ]
     if current:
         message = current[-1]
+        cause = next((cause for words, cause in _REJECTIONS.items() if words in message), Cause.UNKNOWN)
+        what = "the cluster rejects the job's pods"
+        rejected = error_about(job, backend, PodRefused, what, message, cause)
         yield Stall(
             key=("rejected", len(status.replicas), newest),
             kind="rejected",
             is_certain=not _PASSING.search(message),
-            error=lambda _others: _rejected_error(job, backend, message),
+            error=lambda _others: rejected,
         )
 
 
@@ -262,8 +265,3 @@ def _time_of(event: Object) -> float:
 def _which(job: TrainingJob, replica: Replica, others: int) -> str:
     more = f" and {others} other pods" if others > 1 else " and another pod" if others else ""
     return f"{replica.rank} (pod {job.namespace}/{replica.pod}){more}"
-
-
-def _rejected_error(job: TrainingJob, backend: Backend, message: str) -> LaunchError:
-    cause = next((cause for words, cause in _REJECTIONS.items() if words in message), Cause.UNKNOWN)
-    return error_about(job, backend, PodRefused, "the cluster rejects the job's pods", message, cause)

@@ -11,7 +11,7 @@ import warnings
 from itertools import chain
 
 import torch
-from onnx import ModelProto, StringStringEntryProto
+from onnx import StringStringEntryProto
 from torch import nn
 
 from ddpipe.model.package import INPUT, OUTPUT, Signature
@@ -49,7 +49,11 @@ def to_onnx(classifier: nn.Module, signature: Signature) -> bytes:
     if program is None:
         raise TypeError("torch.onnx.export returns None only when it writes the file itself")
     model = program.model_proto
-    _remove_metadata(model)
+    graph = model.graph
+    parts = (graph.node, graph.input, graph.output, graph.value_info, graph.initializer)
+    for noted in (graph, *chain.from_iterable(parts)):
+        # The exporter's own: stack traces, with paths of the machine where it ran.
+        del noted.metadata_props[:]
     model.metadata_props.extend(
         StringStringEntryProto(key=name, value=json.dumps(value))
         for name, value in signature.to_dict().items()
@@ -66,11 +70,3 @@ def _cause(error: BaseException) -> str:
     while error.__cause__:
         error = error.__cause__
     return f"{type(error).__name__}: {first_line(error)}"
-
-
-def _remove_metadata(model: ModelProto) -> None:
-    """Remove the exporter's metadata: stack traces, with paths of the machine where it ran."""
-    graph = model.graph
-    parts = (graph.node, graph.input, graph.output, graph.value_info, graph.initializer)
-    for noted in (graph, *chain.from_iterable(parts)):
-        del noted.metadata_props[:]

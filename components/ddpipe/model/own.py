@@ -158,19 +158,14 @@ def _reported(name: str, what: str = "") -> Iterator[None]:
 
 def _described(error: BaseException) -> str:
     """The error, and the innermost lines of the code that is neither ours nor a library's."""
+    libraries = (str(Path(__file__).parents[1]), str(Path(importlib.__file__).parents[1]), "<")
     lines = [
         f"{frame.filename}, line {frame.lineno}: {frame.line}"
         for frame in traceback.extract_tb(error.__traceback__)
-        if _is_users(frame.filename)
+        if not frame.filename.startswith(libraries) and "site-packages" not in frame.filename
     ]
     place = f" ({'; '.join(lines[-LINES:])})" if lines else ""
     return f"{type(error).__name__}: {error}{place}"
-
-
-def _is_users(file: str) -> bool:
-    """Whether a file is neither ddpipe's, nor an installed library's, nor Python's."""
-    libraries = (str(Path(__file__).parents[1]), str(Path(importlib.__file__).parents[1]), "<")
-    return not file.startswith(libraries) and "site-packages" not in file
 
 
 def cannot_build(name: str, seen: str, do: str) -> ParameterError:

@@ -133,11 +133,7 @@ def _along_the_diagonal(images: Tensor, direction: int) -> Tensor:
     for axis in (1, 2):
         side = images.shape[axis]
         shift = direction * max(1, round(side * SHIFT))
-        places = [_reflected(place - shift, side) for place in range(side)]
+        # Beyond the first or the last pixel, the image is mirrored there.
+        places = [side - 1 - abs(side - 1 - abs(place - shift)) for place in range(side)]
         images = images.index_select(axis, torch.tensor(places, device=images.device))
     return images
-
-
-def _reflected(place: int, side: int) -> int:
-    """A place beyond the first or the last pixel, mirrored at it."""
-    return side - 1 - abs(side - 1 - abs(place))

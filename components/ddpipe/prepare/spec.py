@@ -127,13 +127,14 @@ class PrepareSpec(Parameters):
         """The dataset's name: by default that of the folder or file, or of a source that names its images."""
         if self.dataset_name or not self.source_path or self.source in {*BUILT_IN, *DOWNLOADS}:
             return self.dataset_name or (DIGITS if self.source == AUTO else self.source)
-        path = (
-            self.source_path
-            if "://" in self.source_path
-            else os.path.normpath(Path(self.source_path).absolute())
-        )
-        last = _SUFFIX.sub("", path.rstrip("/").rpartition("/")[2].lower())
+        last = _SUFFIX.sub("", self._place.rstrip("/").rpartition("/")[2].lower())
         return re.sub(r"[^a-z0-9._-]+", "-", last).strip("-._")[:63] or self.source
+
+    @property
+    def _place(self) -> str:
+        """The URI of the raw data, or its absolute path."""
+        path = self.source_path
+        return path if "://" in path else os.path.normpath(Path(path).absolute())
 
     @property
     def where(self) -> str:
@@ -145,14 +146,9 @@ class PrepareSpec(Parameters):
         """Where the raw data lies, without what an address may hold of secrets, and its table."""
         if not self.source_path:
             return {}
-        folder = (
-            self.source_path
-            if "://" in self.source_path
-            else os.path.normpath(Path(self.source_path).absolute())
-        )
         is_whole = "://" in self.table or self.table.startswith("/")
-        table = self.table if is_whole else f"{folder.rstrip('/')}/{self.table}"
-        shown = {"location": folder, **({"table": table} if self.source == "csv" else {})}
+        table = self.table if is_whole else f"{self._place.rstrip('/')}/{self.table}"
+        shown = {"location": self._place, **({"table": table} if self.source == "csv" else {})}
         return {name: re.sub(r"(?<=://)[^/@]*@|[?#].*", "", place) for name, place in shown.items()}
 
     @property

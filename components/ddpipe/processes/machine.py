@@ -73,10 +73,8 @@ def is_alive(pid: int) -> bool:
     """Whether there is such a process on this machine, of any user."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        return isinstance(error, PermissionError)
     return True
 
 

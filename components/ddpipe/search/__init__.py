@@ -21,11 +21,6 @@ class Sampler(StrEnum):
     SOBOL = "sobol"
     CMAES = "cmaes"
 
-    @property
-    def needs_katib(self) -> bool:
-        """Whether a search on this machine does not have it."""
-        return self in {Sampler.SOBOL, Sampler.CMAES}
-
 
 MAX_FAILED = 3  # trials that may fail: a few values that cannot work are no reason to end, many are
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ddpipe.errors import LaunchError
+from ddpipe.jobs.status import condition
 from ddpipe.kube.cluster import ApiError, Cluster, Refused, readable
 from ddpipe.kube.resources import PODS, Resource
 from ddpipe.model.evaluation import read_json
@@ -67,16 +68,16 @@ def look(cluster: Cluster, made: Mapping[str, Any], *, kserve: bool) -> RolloutS
         return RolloutState(ready=True, seen=f"{wanted} of {wanted} pods answer")
     new = _new_pods(cluster, made, kserve=kserve)
     causes = sorted(cause for pod in new for cause in _causes(pod))
-    failures = (one for one in status.get("conditions", ()) if one["type"] == "ReplicaFailure")
-    unmade = (_text(one) for one in failures if one["status"] == "True")  # for a quota, for instance
-    reasons = [*dict.fromkeys(seen for seen, _ in causes), *unmade]
-    seen = "; ".join([f"{sum(map(_is_ready, new))} of {wanted} new pods are ready", *reasons[:MOST_REASONS]])
+    unmade = condition(found, "ReplicaFailure")  # for a quota, for instance
+    reasons = [*dict.fromkeys(seen for seen, _ in causes), *([_text(unmade)] if unmade else ())]
+    ready = sum(condition(pod, "Ready") is not None for pod in new)
+    seen = "; ".join([f"{ready} of {wanted} new pods are ready", *reasons[:MOST_REASONS]])
     return RolloutState(ready=False, seen=seen, hopeless=any(is_lost for _, is_lost in causes))
 
 
 def ready_pod(cluster: Cluster, made: Mapping[str, Any]) -> str:
     """A ready pod of a Deployment that runs its present arguments and is not ending; empty for none."""
-    metadata = (pod["metadata"] for pod in _new_pods(cluster, made, kserve=False) if _is_ready(pod))
+    metadata = (pod["metadata"] for pod in _new_pods(cluster, made, kserve=False) if condition(pod, "Ready"))
     return next((one["name"] for one in metadata if "deletionTimestamp" not in one), "")
 
 
@@ -93,9 +94,9 @@ def _new_pods(cluster: Cluster, made: Mapping[str, Any], *, kserve: bool) -> lis
 def _causes(pod: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     """Why a pod is not ready, and whether that does not pass by itself."""
     status = pod.get("status", {})
-    for condition in status.get("conditions", ()):
-        if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            yield _text(condition), False
+    for one in status.get("conditions", ()):
+        if one["type"] == "PodScheduled" and one["status"] == "False":
+            yield _text(one), False
     for container in status.get("containerStatuses", ()):
         state = container.get("state", {})
         waiting = state.get("waiting") or {}
@@ -110,11 +111,6 @@ def _causes(pod: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
 def _text(state: Mapping[str, Any]) -> str:
     parts = (state.get("reason"), (state.get("message") or "").strip())
     return ": ".join(filter(None, parts))[-LONGEST_TEXT:]
-
-
-def _is_ready(pod: Mapping[str, Any]) -> bool:
-    conditions = pod.get("status", {}).get("conditions", ())
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
 def _arguments(pod: Mapping[str, Any]) -> list[str] | None:

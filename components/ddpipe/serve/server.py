@@ -98,14 +98,14 @@ class HttpConnection(H11Protocol):
         self.transport.abort()
 
 
-class Requests:
-    """Those for one model under way, computed in threads; beyond `queue` of them one is rejected at once."""
+class Server:
+    """Answers requests for one model, in threads; beyond `queue` of them, one is rejected at once."""
 
     def __init__(self, model: Predictor, name: str, queue: int) -> None:
         self.model, self.name, self.queue = model, name, queue
         self._active = self._bytes = 0
         self._began: dict[int, float] = {}
-        self.parsing = Lock()
+        self._parsing = Lock()
         self._threads = CapacityLimiter(cpus())
         self._registry = CollectorRegistry()
         self._requests = Counter(
@@ -123,23 +123,14 @@ class Requests:
         """Of the model, as clients know it."""
         return self.model.version[:12]
 
-    @property
-    def hangs(self) -> bool:
-        """Whether a thread computes for longer than an answer may take: only a new process ends that."""
-        return any(time.monotonic() - since > 2 * LONGEST for since in [*self._began.values()])
-
-    def metrics(self) -> bytes:
-        """What was counted, as Prometheus reads it."""
-        return generate_latest(self._registry)
-
-    def check(self, request: Request) -> None:
+    def _check(self, request: Request) -> None:
         """Refuse a request for another model, or another version of it."""
         name, version = request.path_params["name"], request.path_params.get("version", "")
         if name != self.name or version not in {"", self.version}:
             raise HTTPException(404, f"there is no such model: this server has {self.name!r}")
 
     @asynccontextmanager
-    async def admitted(self, request: Request) -> AsyncIterator[bytearray]:
+    async def _admitted(self, request: Request) -> AsyncIterator[bytearray]:
         """The body of a request, which is counted with its status, and measured."""
         status, started, body = 500, time.perf_counter(), bytearray()
         try:
@@ -179,7 +170,7 @@ class Requests:
         except ClientDisconnect as error:
             raise HTTPException(400, "the client disconnected") from error
 
-    async def computed(self, function: Callable[[], T]) -> T:
+    async def _computed(self, function: Callable[[], T]) -> T:
         """What a function gives, in one of a few threads."""
         # Of an exception only the words cross: with its frames, which hold the request, it would be a cycle.
 
@@ -199,7 +190,7 @@ class Requests:
             raise HTTPException(*refused)
         return found  # type: ignore[return-value]  # it was not refused
 
-    def predicted(self, images: Iterable[Given]) -> list[Prediction]:
+    def _predicted(self, images: Iterable[Given]) -> list[Prediction]:
         """The model's answers, counted."""
         given = list(images)
         for at, image in enumerate(given):
@@ -208,13 +199,6 @@ class Requests:
         found = self.model.predict(given)
         self._images.inc(sum(not one.problem for one in found))
         return found
-
-
-class Server:
-    """Answers requests for one model over HTTP."""
-
-    def __init__(self, model: Predictor, name: str, queue: int) -> None:
-        self._work = Requests(model, name, queue)
 
     def app(self) -> Starlette:
         """The ASGI application."""
@@ -245,40 +229,40 @@ class Server:
         return HTMLResponse(text, headers={"Content-Security-Policy": POLICY})
 
     async def _metrics(self, _request: Request) -> Response:
-        return PlainTextResponse(self._work.metrics())
+        return PlainTextResponse(generate_latest(self._registry))
 
     async def _live(self, _request: Request) -> Response:
-        works = not self._work.hangs
+        # If a thread computes for longer than an answer may take, only a new process ends that.
+        works = all(time.monotonic() - since <= 2 * LONGEST for since in [*self._began.values()])
         return Answer({"live": works, "ready": works}, 200 if works else 503)
 
     async def _ready(self, request: Request) -> Response:
-        self._work.check(request)
-        return Answer({"name": self._work.name, "ready": True})
+        self._check(request)
+        return Answer({"name": self.name, "ready": True})
 
     async def _server_metadata(self, _request: Request) -> Response:
-        return Answer({"name": "ddpipe", "version": "2", "extensions": [], "models": [self._work.name]})
+        return Answer({"name": "ddpipe", "version": "2", "extensions": [], "models": [self.name]})
 
     async def _model_metadata(self, request: Request) -> Response:
-        work = self._work
-        work.check(request)
-        return Answer(protocol.metadata(work.model.signature, work.name, work.version))
+        self._check(request)
+        return Answer(protocol.metadata(self.model.signature, self.name, self.version))
 
     async def _infer(self, request: Request) -> Response:
-        work, header = self._work, request.headers.get(protocol.HEADER)
-        work.check(request)
+        header = request.headers.get(protocol.HEADER)
+        self._check(request)
 
         def inferred() -> Mapping[str, Any]:
-            with work.parsing:
-                asked = protocol.parsed(body, work.model.signature, header)
-            return protocol.response(asked, work.predicted(asked.images), work.model.signature, work.name)
+            with self._parsing:
+                asked = protocol.parsed(body, self.model.signature, header)
+            return protocol.response(asked, self._predicted(asked.images), self.model.signature, self.name)
 
-        async with work.admitted(request) as body:
-            return Answer(await work.computed(inferred))
+        async with self._admitted(request) as body:
+            return Answer(await self._computed(inferred))
 
     async def _picture(self, request: Request) -> Response:
         """The content of one image file, as it is."""
-        async with self._work.admitted(request) as body:
-            (answer,) = await self._work.computed(lambda: self._work.predicted([bytes(body)]))
+        async with self._admitted(request) as body:
+            (answer,) = await self._computed(lambda: self._predicted([bytes(body)]))
             if answer.problem:
                 raise HTTPException(400, f"the picture cannot be read: {answer.problem}")
             return Answer(answer.to_dict())

@@ -299,7 +299,12 @@ class Pace:
         if slow is not None and self._in_a_row >= self._due:
             self._due = self._in_a_row * NEXT_REPORT
             if self._world.is_main:
-                _log.warning("%s", _report(slow, seconds))
+                machine = slow // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+                _log.warning(
+                    "rank %d (machine %d) keeps the others waiting: its batch and forward pass take "
+                    "%.2f s in each step, %.2f s on most ranks",
+                    *(slow, machine, seconds[slow], statistics.median_low(seconds)),
+                )
 
     def _mean(self) -> float:
         """Seconds for each step since the last call."""
@@ -309,11 +314,3 @@ class Pace:
         mean = self._seconds / max(1, self._steps)
         self._seconds, self._steps, self._events = 0.0, 0, []
         return mean
-
-
-def _report(rank: int, seconds: Sequence[float]) -> str:
-    machine = rank // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return (
-        f"rank {rank} (machine {machine}) keeps the others waiting: its batch and forward pass take "
-        f"{seconds[rank]:.2f} s in each step, {statistics.median_low(seconds):.2f} s on most ranks"
-    )

@@ -6,8 +6,13 @@ import pytest
 
 from ddpipe.errors import OutputMissing, ParameterError
 from ddpipe.model.tasks import TASKS
-from ddpipe.search.katib import check, parameters, recipe_of, template
-from ddpipe.search.space import parsed
+from ddpipe.search.space import (
+    check_katib,
+    katib_parameters,
+    parsed,
+    recipe_of_trial,
+    trial_template,
+)
 from ddpipe.train.journal import progress
 from ddpipe.train.recipe import Recipe
 
@@ -17,7 +22,7 @@ SPACE = parsed(
 
 
 def test_every_dimension_is_a_parameter() -> None:
-    assert parameters(SPACE) == [
+    assert katib_parameters(SPACE) == [
         {
             "name": "learning_rate",
             "parameterType": "double",
@@ -31,30 +36,30 @@ def test_every_dimension_is_a_parameter() -> None:
 
 def test_a_filled_template_is_the_recipe_of_the_trial() -> None:
     values = {"learning_rate": "0.25", "batch_size": "32", "model": "lenet", "compile": "true"}
-    text = template(SPACE, Recipe(epochs=3))
+    text = trial_template(SPACE, Recipe(epochs=3))
     for name, value in values.items():
         text = text.replace(f"${{trialParameters.{name}}}", value)
     filled = Recipe.from_json(text)
     assert filled == Recipe(epochs=3, learning_rate=0.25, batch_size=32, model="lenet", compile=True)
-    assert recipe_of(Recipe(epochs=3), values, "trial") == filled
+    assert recipe_of_trial(Recipe(epochs=3), values, "trial") == filled
 
 
 def test_values_that_a_shell_would_interpret_are_rejected() -> None:
-    check(SPACE, "tpe")
+    check_katib(SPACE, "tpe")
     with pytest.raises(ParameterError, match="characters that Katib cannot pass on"):
-        check(parsed(["pretrained=a.pt,$(reboot)"]), "tpe")
+        check_katib(parsed(["pretrained=a.pt,$(reboot)"]), "tpe")
 
 
 def test_an_evolution_strategy_needs_ranges() -> None:
-    check(SPACE, "cmaes")
+    check_katib(SPACE, "cmaes")
     with pytest.raises(ParameterError, match="`sampler` cmaes needs at least 2 ranges of numbers, not 1"):
-        check(parsed(["momentum=0..0.9", "model=lenet,fast-cnn"]), "cmaes")
+        check_katib(parsed(["momentum=0..0.9", "model=lenet,fast-cnn"]), "cmaes")
 
 
 @pytest.mark.parametrize("values", [{"learning_rate": "fast"}, {"nonsense": "1"}])
 def test_values_that_cannot_be_read_are_named(values: dict[str, str]) -> None:
     with pytest.raises(OutputMissing, match="its values cannot be read"):
-        recipe_of(Recipe(), values, "trial")
+        recipe_of_trial(Recipe(), values, "trial")
 
 
 @pytest.mark.parametrize("task", TASKS)
