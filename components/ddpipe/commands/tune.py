@@ -29,9 +29,9 @@ from ddpipe.commands.run_steps import with_path
 from ddpipe.commands.step import step_command
 from ddpipe.data.manifest import load_manifest
 from ddpipe.data.versions import address
-from ddpipe.errors import Interrupted, ParameterError
+from ddpipe.errors import Interrupted, OutputMissing, ParameterError
 from ddpipe.evaluate.spec import EvaluateSpec
-from ddpipe.jobs.experiment import TRIAL, SearchPlan
+from ddpipe.jobs.experiment import RESOURCE, TRIAL, Best, SearchPlan, best_of, counts_of, experiment
 from ddpipe.jobs.job import Owner, TrainingJob, training_command
 from ddpipe.jobs.options import JobOptions, Restart
 from ddpipe.model.tasks import TASKS
@@ -57,7 +57,10 @@ from ddpipe.tune.study import BEST, Study, StudyOptions, recipe_text, winner_jso
 from ddpipe.validation import RunSettings
 
 if TYPE_CHECKING:
-    from ddpipe.launching.tuning import Tuned
+    from ddpipe.jobs.backend import Backend
+    from ddpipe.kube.api import Cluster
+    from ddpipe.kube.resources import Object
+    from ddpipe.launching.launcher import Outcome
     from ddpipe.summary import Summary
     from ddpipe.tune.report import Findings
 
@@ -104,7 +107,6 @@ def katib_command(given: RunSettings) -> CommandOutcome:
         space, search, recipe, f"val_{TASKS[load_manifest(dataset).task].scores[0]}", given["restart"]
     )
     from ddpipe.kube.api import connect
-    from ddpipe.launching.tuning import tune
 
     cluster = connect()
     owner = given.of(Owner)
@@ -122,11 +124,52 @@ def katib_command(given: RunSettings) -> CommandOutcome:
         ),
         **_options(given.of(JobOptions), plan),
     )
-    found = tune(job, plan, cluster, is_process=True)
-    best = recipe_of_trial(recipe, found.best.values, found.best.trial)
-    uri = f"{run.uri}/{BEST}"
-    write_uri(uri, winner_json(best, trial=found.best.trial, metric=plan.metric, score=found.best.score))
-    return _delivered(run, found, best, plan, uri)
+    outcome, trial, counts = _searched(job, plan, cluster)
+    best, uri = recipe_of_trial(recipe, trial.values, trial.trial), f"{run.uri}/{BEST}"
+    write_uri(uri, winner_json(best, trial=trial.trial, metric=plan.metric, score=trial.score))
+    ended = ", ".join(f"{count} {word}" for word, count in counts.items())
+    values = ", ".join(f"{name}={value}" for name, value in trial.values.items())
+    return CommandOutcome(
+        {
+            "run": run.uri,
+            "best": asdict(trial),
+            "recipe": best.to_dict(),
+            "trials": counts,
+            "metric": plan.metric,
+            "best_recipe": uri,
+            "experiment": asdict(outcome),
+        },
+        f"{ended}; best {plan.metric}={trial.score:.4f} with {values}: {uri}",
+        values={"best_recipe": recipe_text(best)},
+        shown={"tune_metrics": Scores({plan.metric: trial.score})},
+    )
+
+
+def _searched(job: TrainingJob, plan: SearchPlan, cluster: Cluster) -> tuple[Outcome, Best, dict[str, int]]:
+    """Run an Experiment by the launch protocol: its best trial, and how many trials ended in each way."""
+    from ddpipe.kube.cluster import spec_schema
+    from ddpipe.launching.launcher import launch
+
+    def kind(inner: Backend) -> Backend:
+        patient = cluster.patient(job.limits.outage)
+        return experiment(plan, inner, spec_schema(patient, inner.resource, needed=inner.needs_schema))
+
+    found: list[tuple[Best, dict[str, int]]] = []  # taken before the launcher removes the Experiment
+
+    def check(ended: Object) -> OutputMissing | None:
+        if best := best_of(ended):
+            found.append((best, counts_of(ended)))
+            return None
+        return OutputMissing(
+            what="the search ended without a score",
+            which=f"{RESOURCE.kind} {job.namespace}/{job.name}",
+            seen=f"no trial has a value of {plan.metric}",
+            do=f"Check that the lines of the training contain {plan.metric}=VALUE, and that the namespace "
+            "has the label katib.kubeflow.org/metrics-collector-injection=enabled.",
+        )
+
+    outcome = launch(job, cluster, exists=lambda _uri: True, is_process=True, wrap=kind, check=check)
+    return outcome, *found[-1]
 
 
 def _plan(space: Space, search: SearchOptions, recipe: Recipe, metric: str, restart: str) -> SearchPlan:
@@ -161,25 +204,6 @@ def _options(options: JobOptions, plan: SearchPlan) -> dict[str, Any]:
         )
     # A trial that fails is counted by the Experiment, which continues.
     return {**options.to_dict(), "nodes": options.nodes * plan.parallel, "restart": Restart.ON_FAILURE}
-
-
-def _delivered(run: Run, found: Tuned, best: Recipe, plan: SearchPlan, uri: str) -> CommandOutcome:
-    counts = ", ".join(f"{count} {word}" for word, count in found.counts.items())
-    values = ", ".join(f"{name}={value}" for name, value in found.best.values.items())
-    return CommandOutcome(
-        {
-            "run": run.uri,
-            "best": asdict(found.best),
-            "recipe": best.to_dict(),
-            "trials": dict(found.counts),
-            "metric": plan.metric,
-            "best_recipe": uri,
-            "experiment": asdict(found.outcome),
-        },
-        f"{counts}; best {plan.metric}={found.best.score:.4f} with {values}: {uri}",
-        values={"best_recipe": recipe_text(best)},
-        shown={"tune_metrics": Scores({plan.metric: found.best.score})},
-    )
 
 
 _CHECKED = (SearchOptions, PrepareSpec, PresetOptions, Recipe, TrainOptions, EvaluateSpec, StoreOptions)

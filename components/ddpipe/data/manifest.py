@@ -16,10 +16,10 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from operator import index
 from typing import Any
 from unicodedata import category
 
+from ddpipe.data.typed import typed
 from ddpipe.errors import BIDIRECTIONAL, DatasetError, check_schema, listed
 from ddpipe.storage import Store, open_store, read_uri
 
@@ -42,20 +42,32 @@ Label = int | tuple[int, ...]  # Multiclass: the index of a class. Multilabel: 0
 
 @dataclass(frozen=True, slots=True)
 class ShardRef:
-    """A shard, named by its content."""
+    """A shard, named by its content: the name becomes a path, which must not lead anywhere else."""
 
     sha256: str  # of the shard's file, in hex
     bytes: int  # size of the file
     count: int  # images in it
     kind: str = "raw"  # its format: "raw" or "jpeg", see shards.py
 
+    def __post_init__(self) -> None:
+        if self.count < 1 or self.bytes < 0:
+            raise ValueError(f"a shard has {self.count} images in {self.bytes} bytes")
+        if not _SHA256.fullmatch(self.sha256):
+            raise ValueError(f"{self.sha256!r} is not a SHA-256")
+        if self.kind not in KINDS:
+            raise ValueError(f"a shard is of the unknown kind {self.kind!r}")
+
 
 @dataclass(frozen=True, slots=True)
 class ColumnRef:
-    """A column of the samples, named by its content."""
+    """A column of the samples, named by its content, as a shard is."""
 
     sha256: str  # of the column's file, in hex
     bytes: int  # size of the file
+
+    def __post_init__(self) -> None:
+        if self.bytes < 0 or not _SHA256.fullmatch(self.sha256):
+            raise ValueError(f"{self.sha256!r} is not a SHA-256, or {self.bytes} no size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +149,8 @@ class DatasetManifest:
                 "this is not a manifest, give the URI of one, as `ddpipe data ls` lists them.",
             )
         try:
-            manifest = cls(**_typed(fields))
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            manifest = typed(cls, fields)
+        except (ValueError, OverflowError) as error:
             raise error_for_dataset(
                 origin, f"a field is missing, unknown or malformed ({error!r})"
             ) from error
@@ -175,49 +187,6 @@ def store_of(manifest_uri: str) -> Store:
     return open_store(location["root"] or ("/" if manifest_uri.startswith("/") else "."))
 
 
-def _typed(fields: dict[str, Any]) -> dict[str, Any]:
-    """JSON's lists as tuples and its objects as dataclasses, every value of its type."""
-    splits = {
-        name: Split(
-            shards=tuple(map(shard_ref, split["shards"])),
-            sample_ids=_column_ref(split["sample_ids"]),
-            labels=_column_ref(split["labels"]),
-            per_class=tuple(map(index, split["per_class"])),
-            groups=_column_ref(split["groups"]) if "groups" in split else None,
-        )
-        for name, split in fields["splits"].items()
-    }
-    kinds = {"classes": _string, "shape": index, "mean": float, "std": float, "skipped": _string}
-    tuples = {name: tuple(map(kind, fields[name])) for name, kind in kinds.items()}
-    objects = {name: {**fields[name]} for name in ("split_rule", "source")}
-    return {**fields, **tuples, **objects, "name": _string(fields["name"]), "splits": splits}
-
-
-def _string(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a string")
-    return value
-
-
-def shard_ref(values: Mapping[str, Any]) -> ShardRef:
-    """A shard from JSON that is not trusted: its name becomes a path, which must not lead anywhere else."""
-    shard = ShardRef(**values)
-    if index(shard.count) < 1 or index(shard.bytes) < 0:
-        raise ValueError(f"a shard has {shard.count} images in {shard.bytes} bytes")
-    if not _SHA256.fullmatch(_string(shard.sha256)):
-        raise ValueError(f"{shard.sha256!r} is not a SHA-256")
-    if shard.kind not in KINDS:
-        raise ValueError(f"a shard is of the unknown kind {shard.kind!r}")
-    return shard
-
-
-def _column_ref(values: Mapping[str, Any]) -> ColumnRef:
-    column = ColumnRef(**values)
-    if index(column.bytes) < 0 or not _SHA256.fullmatch(_string(column.sha256)):
-        raise ValueError(f"{column.sha256!r} is not a SHA-256, or {column.bytes} no size")
-    return column
-
-
 def _problems(manifest: DatasetManifest) -> Iterator[str]:
     """What contradicts itself."""
     if not DATASET.fullmatch(manifest.name):  # it becomes a path, too
@@ -238,15 +207,14 @@ def _problems(manifest: DatasetManifest) -> Iterator[str]:
 
 def _problems_of_pixels(manifest: DatasetManifest) -> Iterator[str]:
     """What no image and no statistics of images can be."""
-    height_width_channels = 3
-    if len(manifest.shape) != height_width_channels or min(manifest.shape) < 1:
+    if min(manifest.shape) < 1:
         yield f"shape is {manifest.shape}, not height, width, channels"
     elif math.prod(manifest.shape) > LARGEST_IMAGE:
         yield f"shape is {manifest.shape}: no image has so many values"
     elif not len(manifest.mean) == len(manifest.std) == manifest.shape[2]:
         yield "mean and std need one value per channel"
-    if not all(map(math.isfinite, (*manifest.mean, *manifest.std))) or min(manifest.std, default=0) < 0:
-        yield "mean and std are not all numbers, std from 0 on"
+    if min(manifest.std, default=0) < 0:
+        yield f"std is {manifest.std}, below 0"
 
 
 def _counts_fit(split: Split, manifest: DatasetManifest) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ddpipe.engine.answers import SCHEDULE
@@ -53,15 +53,8 @@ class Schedule:
 
     def facts(self) -> dict[str, Any]:
         """The same as JSON, for scripts."""
-        return {
-            "schedule_id": self.id,
-            "name": self.name,
-            "trigger": str(self.trigger),
-            "enabled": self.enabled,
-            "experiment_id": self.experiment_id,
-            "pipeline_id": self.pipeline_id,
-            "version_id": self.version_id,
-        }
+        facts = asdict(self)
+        return {"schedule_id": facts.pop("id"), **facts, "trigger": str(self.trigger)}
 
 
 def cron(text: str) -> Trigger:

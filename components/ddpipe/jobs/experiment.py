@@ -68,7 +68,7 @@ def experiment(plan: SearchPlan, inner: Backend, schema: Object | None = None) -
         phase=phase,
         status=partial(_status, inner.container),
         owns=owns,
-        selector=selector,
+        selector=lambda name: f"{_EXPERIMENT}={name},{_TRIAL}",  # on the pods of every kind of job
         concerns=concerns,
         expires=False,
     )
@@ -132,11 +132,6 @@ def _search(plan: SearchPlan) -> dict[str, Any]:
         "parameters": [dict(item) for item in plan.parameters],
         "metricsCollectorSpec": {"collector": {"kind": "StdOut"}},
     }
-
-
-def selector(name: str) -> str:
-    """The pods of trials: Katib labels those of every kind of job."""
-    return f"{_EXPERIMENT}={name},{_TRIAL}"
 
 
 def owns(found: Object, item: Object) -> bool:

@@ -145,16 +145,6 @@ def _override(pod: Object, schema: Object | None) -> dict[str, Any]:
     return {"podSpecOverrides": [{**target, **known["spec"]}]}
 
 
-def pod(job: TrainingJob) -> Object:
-    """The template of the pods, as far as it is ours."""
-    return template(job, CONTAINER)
-
-
-def selector(name: str) -> str:
-    """Pods have our own labels only if the CRD supports labels."""
-    return f"jobset.sigs.k8s.io/jobset-name={name}"
-
-
 def phase(found: Object) -> Phase:
     """How far the job is according to the controller."""
     if condition(found, "Failed"):
@@ -247,14 +237,15 @@ BACKEND = Backend(
     resource=RESOURCE,
     controller=TRAINER,
     manifest=manifest,
-    pod=pod,
+    pod=lambda job: template(job, CONTAINER),  # as far as it is ours
     phase=phase,
     status=status,
     wanted=_nodes,
     owns=owns,
     container=STEP,
     first={_PART: STEP, "batch.kubernetes.io/job-completion-index": "0"},
-    selector=selector,
+    # Pods have our own labels only if the CRD supports labels.
+    selector=lambda name: f"jobset.sigs.k8s.io/jobset-name={name}",
     concerns=concerns,
     lacks=lacks,
     expires=False,

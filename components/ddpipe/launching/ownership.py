@@ -223,15 +223,10 @@ def failed_steps(cluster: Cluster) -> list[str] | None:
     for page in pages(cluster.get, path.rpartition("/")[0], {"labelSelector": f"{_WORKFLOW}={workflow}"}):
         for pod in page:
             node = (pod["metadata"].get("annotations") or {}).get(_NODE, pod["metadata"]["name"])
-            step = _ATTEMPT.sub("", node)
-            if step not in latest or _begun(latest[step]) <= _begun(pod):
+            step, created = _ATTEMPT.sub("", node), pod["metadata"]["creationTimestamp"]
+            if step not in latest or latest[step]["metadata"]["creationTimestamp"] <= created:
                 latest[step] = pod
     return [_cause(step, pod) for step, pod in latest.items() if pod["status"].get("phase") == "Failed"]
-
-
-def _begun(pod: Object) -> str:
-    begun: str = pod["metadata"]["creationTimestamp"]
-    return begun
 
 
 def _cause(step: str, pod: Object) -> str:
@@ -315,6 +310,4 @@ def _is_over(cluster: Cluster, namespace: str, reference: Object) -> bool | None
         spec.get("shutdown") or spec.get("activeDeadlineSeconds") == 0
     ):
         return True
-    status = run.get("status", {})
-    conditions = {item["type"] for item in status.get("conditions") or () if item["status"] == "True"}
-    return status.get("phase") in _OVER or bool(conditions & _OVER)
+    return run.get("status", {}).get("phase") in _OVER or not _OVER.isdisjoint(true_conditions(run))

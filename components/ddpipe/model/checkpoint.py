@@ -29,6 +29,7 @@ from uuid import uuid4
 
 import torch
 
+from ddpipe.data.typed import typed
 from ddpipe.errors import CheckpointError, NoSuchObject, check_schema
 from ddpipe.model.tensors import (
     Piece,
@@ -42,7 +43,6 @@ from ddpipe.model.tensors import (
     read_tensors,
 )
 from ddpipe.model.training_record import RECORD, RECORD_SCHEMA
-from ddpipe.model.typed import typed
 from ddpipe.storage import Store
 
 SCHEMA = 2

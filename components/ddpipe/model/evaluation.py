@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpipe.data.npy import array_of
+from ddpipe.data.typed import typed
 from ddpipe.errors import CorruptObject
 from ddpipe.model import VIEWS
 from ddpipe.model.metrics import TITLES
@@ -29,7 +30,6 @@ from ddpipe.model.scores import CalibrationBin
 from ddpipe.model.slices import FILE as SLICES
 from ddpipe.model.slices import SliceScore, Slicing, slicing_of
 from ddpipe.model.tasks import TASKS
-from ddpipe.model.typed import typed
 from ddpipe.storage import Store
 from ddpipe.storage.sealed import Folder, Format, to_json
 

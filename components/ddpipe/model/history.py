@@ -21,6 +21,7 @@ from typing import Any
 from uuid import uuid4
 
 from ddpipe.data.manifest import DATASET
+from ddpipe.data.typed import typed
 from ddpipe.errors import (
     ModelError,
     NoAccess,
@@ -31,7 +32,6 @@ from ddpipe.errors import (
     check_schema,
 )
 from ddpipe.model.package import FORMAT, ModelPackage
-from ddpipe.model.typed import typed
 from ddpipe.storage import ObjectInfo, Store, open_store
 from ddpipe.storage.sealed import sha256, to_json
 from ddpipe.tracker import tracked

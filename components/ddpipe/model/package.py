@@ -26,11 +26,11 @@ import numpy as np
 from ddpipe.data.index import TRAINED_ON, Hashes, from_bytes
 from ddpipe.data.manifest import printable
 from ddpipe.data.npy import to_bytes
+from ddpipe.data.typed import typed
 from ddpipe.model import VIEWS, ModelNames
 from ddpipe.model.evaluation import Metrics, corrupt, read_json
 from ddpipe.model.preprocessing import LARGEST_SIDE, Preprocessing
 from ddpipe.model.tasks import TASKS, FloatArray
-from ddpipe.model.typed import typed
 from ddpipe.storage import Store
 from ddpipe.storage.sealed import Folder, Format, to_json
 

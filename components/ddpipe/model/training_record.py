@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from ddpipe.data.typed import typed
 from ddpipe.errors import CorruptObject, NoSuchObject, check_schema
-from ddpipe.model.typed import typed
 from ddpipe.storage import Store, open_store
 
 RECORD, RECORD_SCHEMA = "training.json", 1

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpipe.data import npy
+from ddpipe.data.typed import typed
 from ddpipe.model.evaluation import corrupt, read_json
-from ddpipe.model.typed import typed
 from ddpipe.storage import Store
 from ddpipe.storage.sealed import Folder, Format, to_json
 

@@ -25,9 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpipe.data.columns import Columns, Text
-from ddpipe.data.manifest import ShardRef, shard_ref
+from ddpipe.data.manifest import ShardRef
 from ddpipe.data.npy import array_of
 from ddpipe.data.shards import shard_key
+from ddpipe.data.typed import typed
 from ddpipe.errors import CorruptObject, NoSuchObject
 from ddpipe.processes.machine import cpus
 from ddpipe.storage import Store
@@ -118,7 +119,7 @@ def decoded(data: bytes) -> Entry | None:
         if facts["schema"] != SCHEMA:
             return None
         members = Members(*(array_of(arrays, field.name) for field in fields(Members)))
-    shard = shard_ref(facts["shard"])
+    shard = typed(ShardRef, facts["shard"])
     columns = members.columns()
     forms = [(column.dtype.kind, column.ndim, len(column)) for column in columns]
     wanted = [(kind, ndim, shard.count) for kind, ndim in zip("SSSuuuS", (1, 1, 1, 2, 1, 2, 1), strict=True)]

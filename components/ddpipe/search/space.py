@@ -227,14 +227,6 @@ def _value(item: Parameter, text: str) -> Any:  # noqa: ANN401 - of the hyperpar
     return value
 
 
-def parsed_value(name: str, text: str) -> Any:  # noqa: ANN401 - of the hyperparameter's own type
-    """The value of a hyperparameter from text."""
-    items = {item.name: item for item in declared(Recipe)}
-    if name not in items:
-        raise ValueError(unknown(name, items))
-    return _value(items[name], text)
-
-
 def _example(item: Parameter) -> str:
     if item.kind in {int, float}:
         return f"{item.name}=LOW..HIGH, {item.name}=log(LOW,HIGH) or {item.name}=VALUE,VALUE"
@@ -306,9 +298,10 @@ def trial_template(space: Space, recipe: Recipe) -> str:
 
 def recipe_of_trial(recipe: Recipe, values: Mapping[str, str], trial: str) -> Recipe:
     """The recipe of a trial from the values that Katib reports as text."""
+    items = {item.name: item for item in declared(Recipe)}
     try:
-        return recipe_with(recipe, {name: parsed_value(name, text) for name, text in values.items()})
-    except ValueError as error:
+        return recipe_with(recipe, {name: _value(items[name], text) for name, text in values.items()})
+    except (KeyError, ValueError) as error:
         raise OutputMissing(
             what="the search left no recipe",
             which=trial,

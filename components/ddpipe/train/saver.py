@@ -59,8 +59,7 @@ class Saver:
         before: float = 0.0,
     ) -> None:
         """Start measuring the time of this attempt."""
-        self._attempt, self.uploads = attempt, uploads
-        self.folder = attempt.folder
+        self.attempt, self.uploads = attempt, uploads
         self.lineage = {**(start.lineage if start else {}), **lineage}
         self._earlier = start.attempts if start else []
         self._beginning = {
@@ -81,7 +80,7 @@ class Saver:
             lineage=self.lineage,
         )
         kind = "the best checkpoint" if best else "a checkpoint"
-        self.uploads.put(kind, partial(self._attempt.save, whole, best=best))
+        self.uploads.put(kind, partial(self.attempt.save, whole, best=best))
 
     def attempts(self) -> list[dict[str, Any]]:
         """One record for each process group that trained so far, this one last."""
@@ -89,12 +88,8 @@ class Saver:
 
     def result(self, *, best: bool) -> Saved:
         """The checkpoint of the trained model, after `finish`: the last, or the best if it is there."""
-        kept = self._attempt.saved
+        kept = self.attempt.saved
         return next((one for one in kept if one.best and best), kept[0])
-
-    def check_newest(self) -> None:
-        """Raise CheckpointError if another process has taken this training over."""
-        self._attempt.check_newest()
 
 
 def _copied(value: Any) -> Any:  # noqa: ANN401 - state dicts hold anything
@@ -218,7 +213,7 @@ class SharedSaver:
     def write(self, step: int, shares: Mapping[str, Share]) -> list[Piece]:
         """Write this rank's shares of the weights, once for each step; every rank calls this."""
         if shares and step != self._step:
-            folder = self._world.decided(lambda: self._saver.folder if self._saver else "")
+            folder = self._world.decided(lambda: self._saver.attempt.folder if self._saver else "")
             stem = f"{folder}step-{step:08d}.rank-{self._world.rank:05d}"
             own: list[Piece] = []
             with uploading(patience_for(self._store)) as uploads:

@@ -139,7 +139,7 @@ def _trained(context: _Context, start: Start) -> bool:
             record = _record(context.dataset, manifest, choice, world=world, trainer=trainer, saver=saver)
 
             def conclude() -> None:
-                saver.check_newest()
+                saver.attempt.check_newest()
                 store.write(RECORD, json.dumps(record, indent=2).encode())
 
             uploads.put(RECORD, conclude)

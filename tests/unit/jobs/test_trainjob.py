@@ -22,7 +22,6 @@ from ddpipe.jobs.trainjob import (
     manifest,
     owns,
     phase,
-    selector,
     status,
 )
 from ddpipe.kube.cluster import spec_schema
@@ -375,5 +374,5 @@ def test_events_of_an_earlier_job_of_this_name_are_not() -> None:
 
 
 def test_pods_are_found_by_a_label_that_every_version_sets() -> None:
-    assert selector(a_job().name) == f"jobset.sigs.k8s.io/jobset-name={a_job().name}"
+    assert BACKEND.selector(a_job().name) == f"jobset.sigs.k8s.io/jobset-name={a_job().name}"
     assert not BACKEND.expires
