@@ -32,7 +32,7 @@ test: $(INSTALLED) ## the tests to run at every change: minutes, needs no cluste
 	@$(PYTEST) --numprocesses=$(WORKERS) -m "not slow and not installs"
 
 test-slow: $(INSTALLED) ## trainings by several processes, kills and resumes, notebooks, real data sets
-	@$(PYTEST) --numprocesses=auto -m slow
+	@$(PYTEST) --numprocesses=3 -m slow
 
 test-gpu: $(INSTALLED) ## trainings on the GPUs of this machine; they have not run on one yet: please report the output
 	@$(BIN)/python -c 'import sys, torch; sys.exit(torch.cuda.is_available())' \

@@ -40,8 +40,9 @@ hypothesis.settings.register_profile(
     "repeatable", derandomize=True, database=None, deadline=None, max_examples=40
 )
 hypothesis.settings.load_profile("repeatable")
-# Threads that spin while they wait slow down the other test processes; set before torch is imported.
+# Threads that spin while they wait slow down the other tests; set before torch and numpy are imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 search_rarely()  # a test runner with torch, too, spends a third of its time on garbage that is none
 
 

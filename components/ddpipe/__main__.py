@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -24,6 +25,10 @@ from ddpipe.commands import ARGUMENTS, JSON, RESULT, SPELLING
 from ddpipe.errors import DdpipeError, Interrupted, ParameterError, visible
 from ddpipe.form import as_option, spelled
 from ddpipe.processes.machine import STOPS, clean_up_and_leave, search_rarely
+
+# Before numpy is imported, whose matrices here are small: OpenBLAS starts a thread for each CPU of the node,
+# however few the container may use, and they spin between two products.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 COMMANDS = {
     "run": ("run_steps", "Images to a model, on this machine.", "run photos --minutes 10"),

@@ -60,8 +60,8 @@ class Ran:
         return str(self.seen().get("status", {}).get("phase", ""))
 
     def ended(self, seconds: float = 600) -> str:
-        """The phase at its end."""
-        return eventually(lambda: self.phase, lambda phase: phase in ENDED, seconds)
+        """The phase at its end; a workflow is too large an object to be read ten times a second."""
+        return eventually(lambda: self.phase, lambda phase: phase in ENDED, seconds, pause=1)
 
     def nodes(self) -> list[dict[str, Any]]:
         return list(self.seen()["status"].get("nodes", {}).values())
