@@ -1,26 +1,31 @@
 """torchrun with a faster start and end: `python -m ddpipe.torchrun` accepts the options of `torchrun`.
 
-Nodes can join a running training: `--nnodes=1:4 --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT`.
+Nodes can join a running training: `--nnodes=1:4 --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT`. The ranks of
+any script are watched for one that keeps the others waiting: `ddpipe.distributed.watch`.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ddpipe.processes.machine import act_without, clean_up_and_leave, search_rarely
 
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+_WATCH = "DDPIPE_WATCH"  # seconds that ranks wait for another, at least, before it is named; 0: it never is
 
 
 def main() -> None:
     """Start the ranks, and wait for them."""
     search_rarely()
+    patience = os.environ.pop(_WATCH, "60")
     if "--standalone" not in sys.argv:
         # With the agents' store shared, a node that joins waits for an address that only the first round
         # gets (torch 2.15, dynamic_rendezvous.py): all nodes hang.
@@ -30,11 +35,33 @@ def main() -> None:
         sys.stderr = Path(report).open("w", buffering=1)  # noqa: SIM115 - open until the end
     from torch.distributed.run import main as torchrun  # noqa: PLC0415 - torch, after `search_rarely`
 
+    os.environ[_WATCH] = patience  # for the ranks alone: this process has imported torch
     # A parent that is killed cannot forward a signal to the ranks.
     act_without("DDPIPE_PARENT", lambda: os.kill(os.getpid(), signal.SIGTERM))
     with _error_file_kept():
         torchrun()
     clean_up_and_leave(0)
+
+
+def watch_rank() -> None:
+    """Start to watch this process if `main` started it; torch calls this wherever a script imports it."""
+    given, ended = os.environ.pop(_WATCH, "0"), threading.Event()
+
+    def run() -> None:
+        with suppress(Exception):  # nothing of this may reach the script
+            while not getattr(sys.modules.get("torch.distributed"), "is_initialized", bool)():
+                if ended.wait(1):
+                    return
+            from ddpipe.distributed.watch import watch  # noqa: PLC0415 - torch
+
+            watch(float(given), ended)
+
+    if given != "0":
+        thread = threading.Thread(target=run, name="ddpipe-watch", daemon=True)
+        thread.start()
+        # The process would abort if its interpreter ended while a thread is in torch.
+        atexit.register(thread.join, 2)
+        atexit.register(ended.set)  # the first of both: the last that was registered
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from torch.distributed import (
 
 from ddpipe.distributed.ranks import rank
 from ddpipe.distributed.roll_call import calls_of, collective, meet
+from ddpipe.distributed.watch import OWN_PATIENCE
 from ddpipe.errors import DdpipeError, ParameterError, TrainingError
 
 T = TypeVar("T")
@@ -104,6 +105,7 @@ class World:
 
     def wait_at_most(self, seconds: float) -> None:
         """How long others may keep this rank waiting in all that it begins from now on; `STALL` at first."""
+        OWN_PATIENCE.set()
         if self.size > 1:
             dist.set_timeout(timedelta(seconds=seconds))
 

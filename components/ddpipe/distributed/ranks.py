@@ -54,12 +54,12 @@ def run_rank(body: Callable[[], object]) -> NoReturn:
     try:
         body()
     except DdpipeError as error:
-        _record(str(error), error.exit_code, dict(error.as_dict()))
+        record(str(error), error.exit_code, dict(error.as_dict()))
         sys.stderr.write(f"{error}\n")
         leave(error.exit_code)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a bug: its traceback, also in the file
         lines = own_lines(error)
-        _record(f"{type(error).__name__}: {error}", 1, {"py_callstack": lines[-_MOST:]})
+        record(f"{type(error).__name__}: {error}", 1, {"py_callstack": lines[-_MOST:]})
         sys.stderr.write(lines)
         leave(1)
     leave(0)
@@ -82,7 +82,8 @@ def log_as_rank() -> None:
     logging.captureWarnings(capture=True)
 
 
-def _record(message: str, exit_code: int, details: dict[str, str | int]) -> None:
+def record(message: str, exit_code: int, details: dict[str, str | int]) -> None:
+    """Write an error into the file that torchrun reads."""
     if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
         extra = details | {"timestamp": str(int(time.time()))}
         content = {"message": {"message": message, "errorCode": exit_code, "extraInfo": extra}}

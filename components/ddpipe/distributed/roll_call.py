@@ -31,7 +31,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 from uuid import uuid4
 
 from torch._C import _distributed_c10d
@@ -184,7 +184,7 @@ class RollCall:
                         faulthandler.dump_traceback_later(FROZEN, file=2)  # by a thread that needs no turn
                     looks += 1
                     if store.check(["roll-call"]):
-                        store.set(f"here/{self._rank}", _doing(worker))
+                        store.set(f"here/{self._rank}", doing(worker))
                         cause = ""
                         break
                     if self._rank == 0 and self._has_newcomer(store.underlying_store):
@@ -194,7 +194,7 @@ class RollCall:
                 self._cause = cause
                 _each_connection(lambda peer: peer.shutdown(socket.SHUT_RDWR))
             if not ended.wait(LEAVE):
-                sys.stderr.write(f"rank {self._rank} has not ended although others have: {_doing(worker)}\n")
+                sys.stderr.write(f"rank {self._rank} has not ended although others have: {doing(worker)}\n")
                 leave(TrainingError.exit_code)
 
         thread = threading.Thread(target=answer, name="roll-call", daemon=True)
@@ -217,7 +217,7 @@ class RollCall:
                 self.store.set(f"lost/{self._rank}", "")
                 self.store.set("roll-call", "")
                 time.sleep(ANSWER)
-                found.append(self._absent())
+                found.append(self.absent())
 
         # A store whose machine is gone may keep its caller waiting for minutes.
         thread = threading.Thread(target=ask, daemon=True)
@@ -235,7 +235,8 @@ class RollCall:
             store.check([key]) and store.get(key).decode()[:_HEX] not in self._processes for key in new
         )
 
-    def _absent(self) -> str:
+    def absent(self, late: str = "did not keep up") -> str:
+        """Which of the others do not answer, or else which are `late`, in words."""
         silent = [other for other in self._others if not self.store.check([f"here/{other}"])]
         if silent:
             verb = "does" if len(silent) == 1 else "do"
@@ -244,13 +245,12 @@ class RollCall:
                 f" (host {', '.join(sorted({self._host(other) for other in silent[:MOST_PLACES]}))})"
             )
         stuck = [other for other in self._others if not self.store.check([f"lost/{other}"])]
-        if not stuck:
-            return "all ranks answer: the network between them failed"
         places = [
             f"rank {other} on host {self._host(other)} at {self.store.get(f'here/{other}').decode()}"
-            for other in stuck[:MOST_PLACES]
+            for other in (stuck or self._others)[:MOST_PLACES]
         ]
-        return f"{_names(stuck)} answered but did not keep up: {'; '.join(places)}"
+        failed = "all ranks answer: the network between them failed, or they wait in different collectives"
+        return f"{f'{_names(stuck)} answered but {late}' if stuck else failed}: {'; '.join(places)}"
 
     def _host(self, other: int) -> str:
         return self.store.get(f"host/{other}").decode() if self.store.check([f"host/{other}"]) else "unknown"
@@ -290,20 +290,34 @@ def _until(deadline: float) -> timedelta:
     return timedelta(seconds=max(0.001, deadline - time.monotonic()))
 
 
-def _doing(thread: int) -> str:
+def doing(thread: int | None) -> str:
     """The calls of a thread, and of one beside it that may keep it waiting, such as one that reads."""
     frames = sys._current_frames()  # noqa: SLF001 - there is no other way
     others = [frame for one, frame in frames.items() if one not in {thread, threading.get_ident()}]
-    main, *beside = (calls_of(traceback.extract_stack(one)) for one in (frames.get(thread), *others))
+    main, *beside = (calls_of(traceback.extract_stack(one)) for one in (frames.get(thread or 0), *others))
     return ", beside ".join([main, *[one for one in beside if "<" in one][:1]]) + collective()
 
 
 def collective() -> str:
-    """The last collective that this process began, if torch's flight recorder knows it."""
+    """The collective that this process waits in, or began last, if torch's flight recorder knows it."""
+    ended, pending = list[Any](), list[Any]()
     with suppress(Exception):  # it is not public
-        *_, last = json.loads(_distributed_c10d._dump_fr_trace_json(True, False))["entries"]  # noqa: FBT003, SLF001
-        return f", last collective: number {last['collective_seq_id']}, {last['profiling_name']}"
+        for one in recorded(entries=True):
+            done = {group: int(at["last_completed_collective"]) for group, at in one["pg_status"].items()}
+            for entry in one.get("entries", ()):
+                is_pending = entry["collective_seq_id"] > done[str(entry["pg_id"])]
+                (pending if is_pending else ended).append(entry)
+        last = [*pending[:1], *ended[::-1]][0]
+        (_, group), number = last["process_group"], last["collective_seq_id"]
+        of = "" if group == "default_pg" else f" of group {group}"
+        return f", last collective: number {number}{of}, {last['profiling_name']}"
     return ""
+
+
+def recorded(*, entries: bool) -> list[dict[str, Any]]:
+    """What torch's flight recorders, one of each backend, have of this process's collectives."""
+    dump = _distributed_c10d._dump_fr_trace_json  # noqa: SLF001
+    return [json.loads(dump(entries, False, one)) for one in ("gloo", "nccl", "nccl2")]  # noqa: FBT003
 
 
 def calls_of(stack: traceback.StackSummary) -> str:

@@ -62,6 +62,7 @@ def train(
         watching(recipe.validated().checkpoint_minutes) as watch,
         process_group({"dataset version": manifest.dataset_id, **shaping}) as world,
     ):
+        world.wait_at_most(STALL)  # it knows for how long; ddpipe.torchrun, of any script, does not
         start = decided_start(store, recipe, manifest, store_of(dataset), world)
         if start is None:
             _log_once("%s is trained already: nothing to do", store.uri)
