@@ -180,7 +180,8 @@ class Pipeline:
         for name, value in values.items():
             item = places[name]
             if item.alone:
-                fields[item.form] = value
+                # Where a word may stand for a number, an engine takes text only.
+                fields[item.form] = str(value) if item.may_be_auto else value
             else:
                 fields.setdefault(item.form, {})[name] = value
         return fields

@@ -1,0 +1,22 @@
+# Sourced by run and kubeflow: our images in the nodes of the lab, and the variables that the cluster tests read.
+# Both set $checkout and $lab before.
+
+build_images() { # TAG
+  cd "$checkout" || return
+  local target
+  for target in launcher predictor trainer; do
+    "$lab" image build "ddpipe-$target:$1" . -f images/Dockerfile --target "$target" || return
+  done
+  "$lab" image build "ddpipe-accelerate:$1" examples/accelerate -f examples/accelerate/Dockerfile \
+    --build-arg "BASE=ddpipe-trainer:$1"
+}
+
+name_what_tests_need() { # TAG
+  local data=$checkout/../shared/data
+  export DDPIPE_TEST_IMAGES="ddpipe-{}:$1" DDPIPE_TEST_OWN_IMAGE="ddpipe-accelerate:$1"
+  export POD_HOST=$LAB_NODE_IP S3_ENDPOINT=$LAB_S3_ENDPOINT POD_S3_ENDPOINT=$LAB_S3_ENDPOINT_OF_PODS S3_BUCKET=$LAB_S3_BUCKET
+  export AWS_ACCESS_KEY_ID=$LAB_S3_ACCESS_KEY AWS_SECRET_ACCESS_KEY=$LAB_S3_SECRET_KEY
+  if [ -f "$data/cifar10.tar.gz" ]; then
+    DDPIPE_TEST_CIFAR=$(realpath "$data/cifar10.tar.gz") && export DDPIPE_TEST_CIFAR
+  fi
+}
