@@ -1,5 +1,5 @@
-# Sourced by run and kubeflow: our images in the nodes of the lab, and the variables that the cluster tests read.
-# Both set $checkout and $lab before.
+# Sourced by run and kubeflow, which set $checkout and $lab before: our images in the lab's nodes, and the
+# variables of the cluster tests.
 
 build_images() { # TAG
   cd "$checkout" || return
