@@ -25,9 +25,8 @@ from ddpipe.data.cache import default_cache
 from ddpipe.data.columns import Strings, Text, hashes, trimmed
 from ddpipe.data.fetching import fetched
 from ddpipe.data.manifest import ColumnRef, DatasetManifest, ShardRef, Split, error_for_dataset
-from ddpipe.data.npy import mapped
-from ddpipe.data.shards import object_key
-from ddpipe.errors import CorruptObject, DatasetError
+from ddpipe.data.shards import array_at, object_key
+from ddpipe.errors import CorruptObject
 from ddpipe.storage import Store
 
 Labels = NDArray[np.int64]  # multiclass: (samples,), indices; multilabel: (samples, classes), 0 or 1
@@ -68,7 +67,7 @@ def open_index(manifest: DatasetManifest, split: str, store: Store, cache: Path 
     """The ids and labels of a split, verified and mapped into memory."""
     part = manifest.splits[split]
     ids, labels, *groups = (
-        _opened(fetched(store, column, cache or default_cache())) for column in part.columns
+        array_at(fetched(store, column, cache or default_cache())) for column in part.columns
     )
     many = len(manifest.classes)
     shape = (part.count, many) if manifest.task == "multilabel" else (part.count,)
@@ -89,19 +88,6 @@ def open_index(manifest: DatasetManifest, split: str, store: Store, cache: Path 
 def _encoded(column: NDArray[Any]) -> tuple[ColumnRef, bytes]:
     data = npy.to_bytes(column)
     return ColumnRef(hashlib.sha256(data).hexdigest(), len(data)), data
-
-
-def _opened(path: Path) -> NDArray[Any]:
-    data = mapped(path)
-    try:
-        return npy.array_in(data)
-    except ValueError as error:
-        raise DatasetError(
-            what="a column of a dataset is damaged",
-            which=str(path),
-            seen=str(error),
-            do="Prepare the dataset again: `ddpipe prepare`.",
-        ) from error
 
 
 TRAINED_ON = "trained_on.npy"

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,15 +93,20 @@ def open_shard(path: Path, shard: ShardRef, shape: tuple[int, int, int]) -> Shar
     return (JpegShard if shard.kind == "jpeg" else RawShard)(path, shard, shape)
 
 
+def array_at(path: Path) -> NDArray[Any]:
+    """The array in a file of a dataset, of the shape in its header: memory-mapped."""
+    data = mapped(path)
+    try:
+        return npy.array_in(data)
+    except ValueError as error:
+        raise damaged(path, str(error)) from error
+
+
 class RawShard:
     """Pixels of one shape."""
 
     def __init__(self, path: Path, shard: ShardRef, shape: tuple[int, int, int]) -> None:
-        data = mapped(path)
-        try:
-            images = npy.array_in(data)
-        except ValueError as error:
-            raise damaged(path, str(error)) from error
+        images = array_at(path)
         if images.dtype != np.uint8 or images.shape != (shard.count, *shape):
             raise damaged(
                 path,

@@ -7,18 +7,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Protocol, TypeVar
 
-from ddpipe.kube.resources import (
-    ACCOUNTS,
-    CLAIMS,
-    CONFIGS,
-    EVENTS,
-    JOBS,
-    PODS,
-    QUOTAS,
-    WORKFLOWS,
-    Object,
-    Resource,
-)
+from ddpipe.kube.resources import PODS, Object, Resource
 
 # A watch sends one object per line, and etcd stores none above 1.5 MB: anything longer is not from the API.
 _LONGEST_LINE = 16 * 2**20
@@ -223,19 +212,6 @@ def needed(resource: Resource, *owned: Resource) -> tuple[Right, ...]:
         Right(PODS, ("get",), "log"),
         *(Right(item, ("create", "get")) for item in owned),
     )
-
-
-# Launching works without these, but some messages come later or say less.
-HELPFUL = (
-    Right(PODS, ("get",)),  # the launcher's own: is it evicted, or was the run terminated?
-    Right(EVENTS, ("list", "watch")),  # why pods are rejected, or cannot mount
-    Right(QUOTAS, ("list",)),  # insufficient quota shows before anything is created
-    Right(CLAIMS, ("get",)),  # so does a missing object
-    Right(CONFIGS, ("get",)),
-    Right(ACCOUNTS, ("get",)),
-    Right(WORKFLOWS, ("get", "list")),  # whether the runs of jobs that were left behind are over
-    Right(JOBS, ("get",)),
-)
 
 
 def may(cluster: Cluster, namespace: str, right: Right, verb: str, account: str = "") -> bool:

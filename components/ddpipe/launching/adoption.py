@@ -180,9 +180,11 @@ def _fitted(attempt: Attempt, unseen: int | None) -> Attempt:
         return attempt
     attempt = with_free_names(attempt)  # pods that are still terminating occupy nodes
     fitting = pods_that_fit(attempt.cluster, job, attempt.backend)
-    if fitting is not None and fitting < job.nodes:
+    if fitting is None:
+        return attempt.sized(unseen or job.nodes)
+    if fitting < job.nodes:
         attempt.say(f"{fitting} of {job.nodes} pods fit on the nodes at the moment")
-    return attempt.sized(elastic.fitting(job, fitting, unseen or job.nodes))
+    return attempt.sized(min(job.nodes, max(job.min_nodes, fitting)))
 
 
 def _is_adoptable(attempt: Attempt, found: Object, spec: str) -> bool:

@@ -94,11 +94,6 @@ def after_loss(job: TrainingJob, replicas: Sequence[Replica], stuck: Replica | N
     return Resize(min(job.nodes, max(job.min_nodes, job.nodes - 1)), job.nodes, why)
 
 
-def fitting(job: TrainingJob, fits: int | None, unseen: int) -> int:
-    """How many pods an elastic job is created with."""
-    return unseen if fits is None else min(job.nodes, max(job.min_nodes, fits))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaled:
     """The result of a request; `asked` if it was new. The number of pods before is None if it is unknown."""

@@ -23,6 +23,7 @@ from ddpipe.jobs.pods import template
 from ddpipe.jobs.replicas import Read, replica_of
 from ddpipe.jobs.status import JobStatus, Phase, Stage, condition
 from ddpipe.kube import cluster, resources
+from ddpipe.kube.cluster import Right
 from ddpipe.kube.resources import SECRETS, Object, Resource
 from ddpipe.launching.launcher import launch
 from ddpipe.launching.ownership import list_jobs
@@ -30,6 +31,18 @@ from ddpipe.launching.ownership import list_jobs
 ROOT = Path(__file__).parents[3]
 RESOURCE = Resource(group="sports.example", version="v2", plural="relays", kind="Relay")
 CONTAINER = "runner"
+
+# Launching works without these rights, but some messages come later or say less.
+HELPFUL = (
+    Right(resources.PODS, ("get",)),  # the launcher's own: is it evicted, or was the run terminated?
+    Right(resources.EVENTS, ("list", "watch")),  # why pods are rejected, or cannot mount
+    Right(resources.QUOTAS, ("list",)),  # insufficient quota shows before anything is created
+    Right(resources.CLAIMS, ("get",)),  # so does a missing object
+    Right(resources.CONFIGS, ("get",)),
+    Right(resources.ACCOUNTS, ("get",)),
+    Right(resources.WORKFLOWS, ("get", "list")),  # whether the runs of jobs that were left behind are over
+    Right(resources.JOBS, ("get",)),
+)
 
 
 def manifest(job: TrainingJob, _schema: Object | None = None) -> dict[str, Any]:
@@ -167,7 +180,7 @@ def test_the_role_of_the_images_grants_what_is_needed_and_no_more() -> None:
         (right.resource.group, right.name, verb)
         for backend in all_backends()
         if backend is not Relays.BACKEND
-        for right in (*cluster.needed(backend.resource, *owned_objects(backend)), *cluster.HELPFUL)
+        for right in (*cluster.needed(backend.resource, *owned_objects(backend)), *HELPFUL)
         for verb in right.verbs
     }
     of_argo = {("argoproj.io", "workflowtaskresults", verb) for verb in ("create", "patch")}
