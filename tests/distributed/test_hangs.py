@@ -140,6 +140,14 @@ def test_a_script_that_hangs_starts_again_if_it_may() -> None:
     assert process.returncode == 0, said
 
 
+def test_a_script_where_one_rank_works_for_long_is_not_ended() -> None:
+    with started("ddpipe.torchrun", "work", 3, "--max-restarts=1") as process:
+        said, _ = process.communicate()
+    assert re.search(IN_REDUCTION + "rank 1 answered but did not enter it", said), said
+    assert "start again" not in said
+    assert process.returncode == 0, said
+
+
 @pytest.mark.parametrize("how", ["slow", "raise"])
 def test_a_script_that_does_not_hang_is_as_without_a_watch(how: str) -> None:
     """Its output, arguments, name, file and traceback."""

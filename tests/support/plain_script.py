@@ -32,6 +32,10 @@ def main() -> None:
                 dist.broadcast(torch.ones(3), 0)
             elif how == "slow":
                 time.sleep(8)
+            elif how == "work":
+                until = time.time() + 45
+                while time.time() < until:
+                    torch.ones(100) @ torch.ones(100)
         dist.all_reduce(torch.ones(3))
     dist.destroy_process_group()
     sys.stdout.write(f"rank {rank} with {sys.argv[1:]} as {__name__} in {__file__}\n")
