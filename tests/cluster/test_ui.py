@@ -189,10 +189,6 @@ def test_a_report_is_shown_beside_the_graph(run: Run, ui: Ui, artifact: str) -> 
     ui.take("run-report")  # the last one stays: that of the whole run
 
 
-def test_the_report_has_the_name_that_was_typed(run: Run) -> None:
-    assert TITLE in read_uri(f"{run.folder}/report.html").decode()
-
-
 def test_three_fields_are_enough_for_photographs(
     run: Run, ui: Ui, admin: ApiServer, name: str, root: str, tmp_path: Path
 ) -> None:
@@ -210,4 +206,4 @@ def test_three_fields_are_enough_for_photographs(
     page = open_graph(ui, own)
     page.locator("[id='artifact.export.report']").click()
     page.get_by_role("button", name="Visualization").click()
-    expect(page.frame_locator("iframe").locator("h1")).to_have_text("photographs")
+    expect(page.frame_locator("iframe").locator("h1")).to_contain_text(own.id)
