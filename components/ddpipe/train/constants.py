@@ -69,7 +69,7 @@ STEPS_BEFORE_FIRST_DECISION = 4  # the first step of a process is not counted: i
 DECISION_PART = 20
 # Share of a budget that is planned for: a machine that becomes slow at the end is noticed a little late
 BUDGET_PART = 0.985
-# Times by which the pace is measured, and by what the steps between them grow: the later half decides
+# Times by which the pace is measured, and by what the steps between them grow: the last quarter decides
 TIMES_KEPT, MARKS_GROW_BY = 64, 1.05
 # No time left is shown before so many steps, nor while the pace changes by so much, nor before that part of
 # it has been measured, at least and at most so many seconds

@@ -4,15 +4,16 @@ Work is counted in images trained at full size. A smaller image counts by its pi
 scored by `SCORING_WORK`. The first steps of a process show what a unit of work costs here.
 
 With a budget, the number of steps is not known before that. It is decided after the first steps, so that the
-whole run ends in time, and again whenever a twentieth of the rest is done: a shared machine becomes slower
-and faster. Learning rate and resolution of a step follow the last decision before it. The decisions are part
-of the checkpoint, and a resumed training continues with them:
+whole run ends in time, and again whenever a twentieth of the rest is done, at the end after each step: a
+shared machine becomes slower and faster. Learning rate and resolution of a step follow the last decision
+before it. The decisions are part of the checkpoint, and a resumed training continues with them:
 
     [[0, 20000], [4, 700], [38, 690]]    from step 0 on 20,000 steps, from step 4 on 700, from step 38 on 690
 
-The first steps of a busy machine can be the slowest ones. So what is reserved for evaluation and export is at
-most half of the time that there is, and a training that would end within its first epoch decides again at
-its last step: it ends when the time is up, not when the first steps said it would be.
+What evaluation and export will need is known from the launch of this process, and changes with the pace since
+then. The first steps of a busy machine can be the slowest ones: so at most half of the time that there is is
+reserved for it, and a training decides again at its last step. It ends when the time is up, not when earlier
+steps said it would be.
 
 A training also stops when its epochs get no better, and when it is asked to: each rank sees its own signals
 and clock, and all act on the same step.
@@ -87,9 +88,10 @@ class Budget:
     launch: float
     scored: int  # images that the network computes in evaluation and export, each as often as it does
 
-    def later(self, pace: float) -> float:
-        """Seconds for evaluation and export, if a unit of work takes `pace` seconds."""
-        return constants.LAUNCHES_LATER * self.launch + constants.SCORING_WORK * self.scored * pace
+    def later(self, pace: float, slower: float = 1.0) -> float:
+        """Seconds for evaluation and export: a unit of work takes `pace`, a launch so many times as long."""
+        launches = constants.LAUNCHES_LATER * self.launch * slower
+        return launches + constants.SCORING_WORK * self.scored * pace
 
 
 def scored_later(test: int, validation: int, views: str) -> int:
@@ -115,6 +117,7 @@ class Timetable:
         self._began, self._start = clock(), 0
         self._marks: deque[tuple[float, float, int]] = deque(maxlen=constants.TIMES_KEPT)
         self._is_announced = False
+        self._launch_pace = 0.0  # the pace within as many seconds after it
 
     @property
     def steps(self) -> int:
@@ -155,7 +158,7 @@ class Timetable:
         if step - self._start < constants.ESTIMATE_STEPS:
             return None
         # The first half of the time measured says nothing: another program may have ended, or begun.
-        early, late = self._paces(1 / 2)
+        early, late = self._paces()
         if not early or not late or max(early, late) >= constants.ESTIMATE_RATIO * min(early, late):
             return None
         left = (self._pace() or 0.0) * self._work.left(step, self.steps)
@@ -165,9 +168,8 @@ class Timetable:
 
     def _next_decision(self) -> int:
         first, steps = self.schedule[-1]
-        part = (steps - first) // constants.DECISION_PART if first else 0
-        later = first + max(constants.STEPS_BEFORE_FIRST_DECISION, part)
-        return later if steps > self._per_epoch else min(later, steps)
+        part = min(first, (steps - first) // constants.DECISION_PART)  # the pace of few steps may be far off
+        return first + max(1, part) if first else constants.STEPS_BEFORE_FIRST_DECISION
 
     def _decided(self, step: int, world: World) -> int:
         """How many steps fit; as many as before if the pace is not known."""
@@ -176,8 +178,8 @@ class Timetable:
             return self.steps
         there_is = constants.BUDGET_PART * budget.seconds - budget.used
         # Evaluation and export run in one process.
-        later = min(budget.later(pace * world.size), max(0.0, there_is) / 2)
-        left = there_is - later - (self._clock() - self._began)
+        later = budget.later(pace * world.size, slower=pace / self._launch_pace)
+        left = there_is - min(later, max(0.0, there_is) / 2) - (self._clock() - self._began)
         steps = self._work.fitting(step, left / pace, self.most)
         if steps < self._per_epoch and len(self.schedule) == 1:
             _log.warning(
@@ -194,17 +196,20 @@ class Timetable:
         before, last = (self._marks[-1][1], self._marks[-1][2]) if self._marks else (0.0, step)
         work = before + self._work.done(step, self.steps) - self._work.done(last, self.steps)
         self._marks.append((self._clock(), work, step))
+        launch = self._budget.launch if self._budget else 0.0
+        if not self._launch_pace or self._marks[-1][0] - self._began < launch:
+            self._launch_pace = self._pace() or 0.0
 
     def _pace(self) -> float | None:
-        """Seconds for a unit of work, over the later half of the time measured; None if it is not known."""
+        """Seconds for a unit of work, over the last quarter of the time measured; None if it is not known."""
         return self._paces()[1] or None
 
-    def _paces(self, share: float = 0.0) -> tuple[float, float]:
-        """Seconds for a unit of work in each half of the time measured, after a share; 0 where not known."""
+    def _paces(self) -> tuple[float, float]:
+        """Seconds for a unit of work in the last two quarters of the time measured; 0 where not known."""
         first, last = self._marks[0], self._marks[-1]
         start, middle = (
             max(mark for mark in self._marks if mark[0] <= first[0] + part * (last[0] - first[0]))
-            for part in (share, (1 + share) / 2)
+            for part in (1 / 2, 3 / 4)
         )
         early, late = (
             (end[0] - begin[0]) / (end[1] - begin[1]) if end[1] > begin[1] else 0.0
