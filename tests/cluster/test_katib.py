@@ -176,7 +176,7 @@ def test_a_namespace_that_rejects_the_pods_of_katib_is_named(
 def test_a_search_whose_trials_fail_has_their_cause(
     place: Place, s3_environment: dict[str, str], digits: tuple[str, str]
 ) -> None:
-    options = ("--search", "learning_rate=0.1..1", "--max-failed-trials", "0", "--model", "nowhere:net")
+    options = ("--search", "learning_rate=0.1..1", "--model", "nowhere:net")
     ended = search(place, s3_environment, *digits, *options).end(400)
     assert ended.code == ReplicaFailed.exit_code, ended.text
     assert "nowhere" in ended.text

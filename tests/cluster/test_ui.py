@@ -116,6 +116,7 @@ def fill_in(page: Page, experiment: str, title: str, values: Mapping[str, str]) 
         title: The run's own name.
         values: By field; the others keep their defaults.
     """
+    page.get_by_text("clean-up").first.wait_for()  # until then, the button does not know the pipeline
     page.locator("#createNewRunBtn").click()
     page.locator("#chooseExperimentBtn").click()
     page.get_by_role("dialog").get_by_text(experiment).click()
