@@ -25,7 +25,7 @@ _WATCH = "DDPIPE_WATCH"  # seconds that ranks wait for another, at least, before
 def main() -> None:
     """Start the ranks, and wait for them."""
     search_rarely()
-    patience = os.environ.pop(_WATCH, "60")
+    os.environ.setdefault(_WATCH, "60")
     if "--standalone" not in sys.argv:
         # With the agents' store shared, a node that joins waits for an address that only the first round
         # gets (torch 2.15, dynamic_rendezvous.py): all nodes hang.
@@ -35,7 +35,6 @@ def main() -> None:
         sys.stderr = Path(report).open("w", buffering=1)  # noqa: SIM115 - open until the end
     from torch.distributed.run import main as torchrun  # noqa: PLC0415 - torch, after `search_rarely`
 
-    os.environ[_WATCH] = patience  # for the ranks alone: this process has imported torch
     # A parent that is killed cannot forward a signal to the ranks.
     act_without("DDPIPE_PARENT", lambda: os.kill(os.getpid(), signal.SIGTERM))
     with _error_file_kept():
@@ -45,6 +44,8 @@ def main() -> None:
 
 def watch_rank() -> None:
     """Start to watch this process if `main` started it; torch calls this wherever a script imports it."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:  # no rank, but it may start some, such as a notebook
+        return
     given, ended = os.environ.pop(_WATCH, "0"), threading.Event()
 
     def run() -> None:

@@ -167,7 +167,7 @@ def started(module: str, how: str, patience: float, *options: str) -> subprocess
         [sys.executable, "-m", module, "--standalone", "--nproc-per-node=2", *options, str(SCRIPT), how],
         env={
             **os.environ,
-            "DDPIPE_WATCH": str(patience),
+            "DDPIPE_WATCH": str(patience if module == "ddpipe.torchrun" else 0),
             "OMP_NUM_THREADS": "1",
             # In the agent's own store, torch 2.15 finds the addresses of the ranks before a restart.
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
