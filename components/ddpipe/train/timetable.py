@@ -89,8 +89,9 @@ class Budget:
     scored: int  # images that the network computes in evaluation and export, each as often as it does
 
     def later(self, pace: float, slower: float = 1.0) -> float:
-        """Seconds for evaluation and export: a unit of work takes `pace`, a launch so many times as long."""
-        launches = constants.LAUNCHES_LATER * self.launch * slower
+        """Seconds for evaluation and export; a unit of work takes `pace`, so much more than at the launch."""
+        # Beside others that slowed training to a sixth, and to a tenth, one took 1.6 and 4 times as long.
+        launches = constants.LAUNCHES_LATER * self.launch * math.sqrt(slower)
         return launches + constants.SCORING_WORK * self.scored * pace
 
 
