@@ -28,7 +28,8 @@ from ddpipe.processes.machine import STOPS, clean_up_and_leave, search_rarely
 
 # Before numpy is imported, whose matrices here are small: OpenBLAS starts a thread for each CPU of the node,
 # however few the container may use, and they spin between two products.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+if sys.argv[1:2] != ["launch"]:  # whose program is the user's own
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 COMMANDS = {
     "run": ("run_steps", "Images to a model, on this machine.", "run photos --minutes 10"),

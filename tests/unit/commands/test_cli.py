@@ -285,3 +285,13 @@ def test_steps_of_the_launcher_image_find_their_packages() -> None:
     ]
     assert {"commands.serving", "commands.models"} <= set(modules)
     subprocess.run([sys.executable, "-c", WITHOUT, NOT_IN_THE_LAUNCHER, *modules], check=True)
+
+
+@pytest.mark.parametrize(("command", "threads"), [("prepare", "1"), ("launch", "None")])
+def test_a_program_of_the_users_own_has_the_threads_that_it_would_have(
+    command: str, threads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    code = "import os, ddpipe.__main__; print(os.environ.get('OPENBLAS_NUM_THREADS'))"
+    words = [sys.executable, "-c", code, command]
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip() == threads
