@@ -87,11 +87,12 @@ class Budget:
     used: float
     launch: float
     scored: int  # images that the network computes in evaluation and export, each as often as it does
+    least: float = 0.0  # seconds of a launch on a processor of its own
 
     def later(self, pace: float, slower: float = 1.0) -> float:
         """Seconds for evaluation and export; a unit of work takes `pace`, so much more than at the launch."""
         # Beside others that slowed training to a sixth, and to a tenth, one took 1.6 and 4 times as long.
-        launches = constants.LAUNCHES_LATER * self.launch * math.sqrt(slower)
+        launches = constants.LAUNCHES_LATER * max(self.least, self.launch * math.sqrt(slower))
         return launches + constants.SCORING_WORK * self.scored * pace
 
 

@@ -182,7 +182,7 @@ def _budget(
     earlier = sum(attempt["seconds"] + attempt.get("before", 0.0) for attempt in attempts)
     test, validation = (manifest.splits[name].count for name in ("test", "validation"))
     scored = scored_later(test, validation, start.choice.views[0])
-    return Budget(60 * recipe.minutes, earlier + before, launch, scored)
+    return Budget(60 * recipe.minutes, earlier + before, launch, scored, min(launch, time.process_time()))
 
 
 def _prepared_in(store: Store) -> float:

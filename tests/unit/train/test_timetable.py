@@ -421,6 +421,12 @@ def test_slow_first_steps_do_not_end_a_training() -> None:
     assert took == pytest.approx(120, rel=0.02), "the launch was slow, too: what follows will be faster"
 
 
+def test_no_launch_is_expected_to_be_faster_than_its_processor_time() -> None:
+    budget = Budget(120, used=20, launch=9, scored=0, least=6)
+    faster, same, slower = (budget.later(0.001, ratio) / LAUNCHES_LATER for ratio in (0.25, 1, 4))
+    assert (faster, same, slower) == (6, 9, 18)
+
+
 def test_a_slow_machine_leaves_time_to_train() -> None:
     """Where evaluation and export alone would need all of the minutes, training gets half of the rest."""
     machine = Machine()
