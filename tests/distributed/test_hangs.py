@@ -140,8 +140,9 @@ def test_a_script_that_hangs_starts_again_if_it_may() -> None:
     assert process.returncode == 0, said
 
 
-def test_a_script_where_one_rank_works_for_long_is_not_ended() -> None:
-    with started("ddpipe.torchrun", "work", 3, "--max-restarts=1") as process:
+@pytest.mark.parametrize("how", ["work", "wait_for_a_child_that_works", "save_slowly"])
+def test_a_script_where_one_rank_works_for_long_is_not_ended(how: str) -> None:
+    with started("ddpipe.torchrun", how, 3, "--max-restarts=1") as process:
         said, _ = process.communicate()
     assert re.search(IN_REDUCTION + "rank 1 answered but did not enter it", said), said
     assert "start again" not in said

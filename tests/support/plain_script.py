@@ -2,8 +2,10 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import torch
 from torch import distributed as dist
@@ -13,6 +15,25 @@ FOREVER = 3600
 
 def asleep() -> None:
     time.sleep(FOREVER)
+
+
+WORK = """
+import time
+until = time.time() + 45
+while time.time() < until:
+    sum(range(1000))
+"""
+
+
+def work(how: str) -> None:
+    if how == "work":
+        exec(WORK)  # noqa: S102
+    elif how == "wait_for_a_child_that_works":
+        subprocess.run([sys.executable, "-c", WORK], check=True)
+    elif how == "save_slowly":
+        for _ in range(45):
+            Path(os.devnull).write_bytes(bytes(2**22))
+            time.sleep(1)
 
 
 def main() -> None:
@@ -32,10 +53,8 @@ def main() -> None:
                 dist.broadcast(torch.ones(3), 0)
             elif how == "slow":
                 time.sleep(8)
-            elif how == "work":
-                until = time.time() + 45
-                while time.time() < until:
-                    torch.ones(100) @ torch.ones(100)
+            else:
+                work(how)
         dist.all_reduce(torch.ones(3))
     dist.destroy_process_group()
     sys.stdout.write(f"rank {rank} with {sys.argv[1:]} as {__name__} in {__file__}\n")

@@ -2,7 +2,7 @@
 
     10:00:00  rank 0 waits in its collective 76    rank 1 sleeps
     10:01:00  rank 0 calls the roll                rank 1 answers: its calls, and 75 as its last collective
-    10:01:30  both end if torchrun may start them again, and rank 1 has used no processor meanwhile
+    10:01:30  both end if torchrun may start them again, and rank 1 has not worked meanwhile
 
 A script may have its reasons to wait, such as one rank that evaluates. So it is ended only where a restart
 costs no more than the way from its last checkpoint; otherwise torch's own time-out, of minutes, ends it.
@@ -17,6 +17,8 @@ import sys
 import threading
 import time
 from collections import deque
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, cast
 
 from torch import distributed as dist
@@ -31,7 +33,7 @@ LOOK, ANSWER = 1.0, 5.0  # seconds between two looks at this process; seconds in
 RATIO = 20  # patience, in the longest of the last times between two collectives
 FIRST = 16  # collectives after which it is known how long they take: until then, patience is the following
 AT_FIRST = 900.0
-BUSY = 0.05  # share of a processor from which a rank is taken to work
+BUSY, RECENT = 0.05, 30  # share of a processor from which a rank is taken to work; so many looks back
 
 OWN_PATIENCE = threading.Event()  # set by a training that knows how long its ranks may wait
 
@@ -45,21 +47,24 @@ def watch(patience: float, ended: threading.Event) -> None:
     kept = cast("Any", store)._underlying_non_prefix_store  # noqa: SLF001
     # Nothing is sent by it: it shows that the store is gone, which torch would report at length.
     server = socket.create_connection((kept.host, kept.port)) if isinstance(kept, TCPStore) else None
-    before, since, spent, gaps = _groups(), time.monotonic(), time.process_time(), deque([0.0], maxlen=FIRST)
+    before, since, gaps = _groups(), time.monotonic(), deque([0.0], maxlen=FIRST)
+    worked = deque[float](maxlen=RECENT)
     while not ended.wait(LOOK) and not OWN_PATIENCE.is_set() and dist.is_initialized():
         if server and select.select([server], [], [], 0)[0]:
             return
         groups, now = _groups(), time.monotonic()
         if has_moved := groups != before:
             gaps.append(now - since)
-            before, since, spent = groups, now, time.process_time()
+            before, since = groups, now
+            worked.clear()
+        worked.append(_work())
         waits = any(begun > done for begun, done in groups.values())
         is_known = sum(done for _, done in groups.values()) >= FIRST
         limit = max(patience, RATIO * max(gaps) if is_known else AT_FIRST)
         if (called := store.add("calls", 0)) > calls:
             if waits or has_moved:
                 store.set(f"lost/{rank}", "")
-            elif time.process_time() - spent > BUSY * (now - since):
+            elif worked[-1] - worked[0] > BUSY * LOOK * len(worked):
                 store.set(f"busy/{rank}", "")
             store.set(f"here/{rank}", doing(main))
         elif waits and named != since and now - since > limit and store.add(f"caller/{calls + 1}", 1) == 1:
@@ -91,6 +96,21 @@ def _call(store: PrefixStore, number: int, waits: str, ended: threading.Event) -
     if may_end := count < most and not any(store.check([f"busy/{other}"]) for other in others):
         store.set(f"end/{number}", str(error))
     sys.stderr.write(f"{error}{f' In {LEAVE:.0f} s all ranks start again.' if may_end else ''}\n")
+
+
+def _work() -> float:
+    """What this process and its children have done: seconds of a processor, and 10 MB of files as one."""
+    done, own = 0.0, str(os.getpid())
+    processes = [own]
+    with suppress(OSError):  # a kernel without the file, or a process that has ended
+        processes += Path(f"/proc/self/task/{own}/children").read_text().split()
+    for one in processes:
+        with suppress(OSError):
+            times = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()[11:15]
+            done += sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
+            _, read, _, written, *_ = Path(f"/proc/{one}/io").read_text().split()
+            done += (int(read) + int(written)) / 1e7
+    return done
 
 
 def _groups() -> dict[tuple[int, str], tuple[int, int]]:
