@@ -1,11 +1,12 @@
 """Whether a run with a budget of minutes ends in time, what more minutes give, and what a busy machine costs.
 
-    python benchmarks/bench_budgets.py FOLDER [--minutes 1 3 10] [--others 2] [--busy never "first half"]
+    python benchmarks/bench_budgets.py FOLDER [--minutes 1 3 10]
+    python benchmarks/bench_budgets.py FOLDER --minutes 2 --busy never "first half" "last half" always
 
 FOLDER has raw data, such as CIFAR-10's images in <train|test>/<class>. It is prepared before, as from the
 second run on, and then `ddpipe run FOLDER --minutes M` is timed as a whole, from its start to its end as a
 process: alone, and beside processes that only count, in the first half of the budget, in the last, and in all
-of it. On an otherwise idle machine; writes benchmarks/results/budgets.md.
+of it. On an otherwise idle machine; writes benchmarks/results/budgets.md, or budgets-busy.md.
 
 More steps would have fit in the time that was left, at the pace of the last epoch. The load is that of the
 last five minutes, the run included.
@@ -25,7 +26,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parent / "results" / "budgets.md"
+RESULTS = Path(__file__).parent / "results"
 BUSY = {"never": (0.0, 0.0), "first half": (0.0, 0.5), "last half": (0.5, 9.0), "always": (0.0, 9.0)}
 """From when to when the others run, as shares of the budget."""
 HEAD = """\
@@ -106,7 +107,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--minutes", nargs="+", type=float, default=[1, 3, 10])
     parser.add_argument("--others", type=int, default=2)
-    parser.add_argument("--busy", nargs="+", default=list(BUSY), choices=BUSY)
+    parser.add_argument("--busy", nargs="+", default=["never"], choices=BUSY)
     given = parser.parse_args()
     folder, rows = str(given.folder.resolve()), []
     with tempfile.TemporaryDirectory() as work:
@@ -118,10 +119,12 @@ def main() -> None:
                 work, "run", folder, *options, others=given.others, since=since, until=until
             )
             record = json.loads(Path(work, "runs", f"run-{number}", "training", "training.json").read_text())
-            rows.append(row(minutes, busy, seconds, printed["metrics"]["test"]["accuracy"]["value"], record))
+            when = busy if busy == "never" else f"{given.others}, {busy}"
+            rows.append(row(minutes, when, seconds, printed["metrics"]["test"]["accuracy"]["value"], record))
             sys.stdout.write(rows[-1])
             sys.stdout.flush()
-    RESULTS.write_text(f"# Time budgets\n\n{HEAD}{''.join(rows)}")
+    name = "budgets.md" if given.busy == ["never"] else "budgets-busy.md"
+    (RESULTS / name).write_text(f"# Time budgets\n\n{HEAD}{''.join(rows)}")
 
 
 if __name__ == "__main__":
