@@ -146,6 +146,8 @@ def test_two_pods_train_on_xrays_with_several_labels_each(submit: Submit, root: 
         **KAGGLE,
         dataset_name="xrays",
         batch_size=16,
+        epochs=10,
+        learning_rate=0.1,
     )
     assert run.ended() == "SUCCEEDED", run.failure()
     assert json.loads(read_uri(f"{run.folder}/training/training.json"))["world_size"] == 2

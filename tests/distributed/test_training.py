@@ -174,6 +174,7 @@ def test_uneven_shares_give_the_model_of_one_rank(uninterrupted: Callable[[int],
             torch.testing.assert_close(many[name], one[name], rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_another_number_of_ranks_may_resume(
     dataset: str, tmp_path: Path, uninterrupted: Callable[[int], Checkpoint]
 ) -> None:

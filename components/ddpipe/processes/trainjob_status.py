@@ -33,6 +33,9 @@ def trainjob_status() -> TrainJobStatus | None:
     return TrainJobStatus(url) if url else None
 
 
+os.register_at_fork(after_in_child=trainjob_status.cache_clear)  # a child has no thread of its parent's
+
+
 class TrainJobStatus:
     """Posts the newest report in the background."""
 
