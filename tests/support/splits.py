@@ -8,7 +8,7 @@ import numpy as np
 
 from ddpipe.data.manifest import SPLITS, Label
 from ddpipe.prepare.splitting import UNKNOWN, split_samples
-from ddpipe.sources.base import Sample
+from ddpipe.sources.sample import Sample
 from ddpipe.sources.samples import Samples
 
 FRACTIONS = {"train": 0.8, "validation": 0.1, "test": 0.1}

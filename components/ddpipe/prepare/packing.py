@@ -35,8 +35,8 @@ from ddpipe.prepare.planning import Known, PackingPlan, Stored
 from ddpipe.processes.machine import cpus, give_memory_back, keep_memory
 from ddpipe.processes.progress import progress_bar
 from ddpipe.sources import Source, Survey, Unreadable
-from ddpipe.sources.base import Sample
 from ddpipe.sources.images import Probed, probe
+from ddpipe.sources.sample import Sample
 from ddpipe.storage import Store
 
 log = logging.getLogger(__name__)

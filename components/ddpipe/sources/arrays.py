@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpipe.data.columns import batched
-from ddpipe.sources.base import UNPACKING, Sample, Survey, error_for_source, inflated
+from ddpipe.sources.base import UNPACKING, Survey, error_for_source, inflated
 from ddpipe.sources.images import wrapped
 from ddpipe.sources.listing import listed_files
+from ddpipe.sources.sample import Sample
 from ddpipe.sources.samples import Samples
 from ddpipe.sources.tars import check_end
 from ddpipe.storage import open_store, split_uri

@@ -13,8 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from unicodedata import normalize
 
-from ddpipe.data.manifest import Label, printable
+from ddpipe.data.manifest import printable
 from ddpipe.errors import SourceError
+from ddpipe.sources.sample import Sample
 from ddpipe.storage import Store, open_store
 
 if TYPE_CHECKING:
@@ -28,19 +29,6 @@ IMAGES = (
 """Endings of the names of image files."""
 
 ENDINGS = tuple(f".{ending}" for ending in IMAGES)
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One image and what it shows."""
-
-    id: str
-    label: Label  # Multiclass: index of its class. Multilabel: 0 or 1 for each class.
-    stamp: str  # changes when the image may have changed; known without reading the image
-    where: str = ""
-    # Samples of one group (such as one patient) belong in one split; "": it is a group of its own
-    group: str = ""
-    split: str = ""  # the split that the source assigns; "": none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,6 @@ from ddpipe.data.manifest import printable
 from ddpipe.errors import SourceError
 from ddpipe.sources.base import (
     ENDINGS,
-    Sample,
     Survey,
     abridged,
     as_class,
@@ -22,6 +21,7 @@ from ddpipe.sources.base import (
     split_called,
 )
 from ddpipe.sources.listing import listed_files, read_file, stamp
+from ddpipe.sources.sample import Sample
 from ddpipe.storage import ObjectInfo
 
 log = logging.getLogger(__name__)

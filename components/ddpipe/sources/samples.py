@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpipe.data.columns import PIECE, Columns, Rows, Text, batched, text
-from ddpipe.sources.base import Sample
+from ddpipe.sources.sample import Sample
 
 
 @dataclass(frozen=True, slots=True)

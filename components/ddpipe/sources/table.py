@@ -17,7 +17,6 @@ from ddpipe.data.manifest import SPLITS, Label, printable
 from ddpipe.errors import NoSuchObject, listed
 from ddpipe.sources.base import (
     ENDINGS,
-    Sample,
     Survey,
     Table,
     as_class,
@@ -27,6 +26,7 @@ from ddpipe.sources.base import (
     store_of,
 )
 from ddpipe.sources.listing import FileNames, listed_files, read_file, stamp
+from ddpipe.sources.sample import Sample
 from ddpipe.storage import ObjectInfo, read_uri
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,6 @@ from ddpipe.sources.base import (
     ENDINGS,
     IMAGES,
     SPLIT_WORDS,
-    Sample,
     Survey,
     abridged,
     as_class,
@@ -27,6 +26,7 @@ from ddpipe.sources.base import (
     sorted_out,
 )
 from ddpipe.sources.listing import listed_files, stamp
+from ddpipe.sources.sample import Sample
 from ddpipe.storage import ObjectInfo, Store, open_store, split_uri
 
 PIECE = 4 * 2**20  # bytes of a tar that one request fetches

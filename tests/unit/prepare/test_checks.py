@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from ddpipe.prepare.checks import interval_width, split_warnings
-from ddpipe.sources.base import Sample
+from ddpipe.sources.sample import Sample
 from ddpipe.sources.samples import Samples
 
 PLENTY = 200

@@ -40,8 +40,8 @@ from ddpipe.prepare.prepare import Prepared, prepare
 from ddpipe.prepare.report import data_report_html, how_split
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import Run
-from ddpipe.sources.base import Sample
 from ddpipe.sources.folder import ClassFolders
+from ddpipe.sources.sample import Sample
 from ddpipe.storage import ObjectInfo, Store, open_store
 from ddpipe.storage.files import FileStore
 

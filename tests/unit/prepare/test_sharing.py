@@ -25,8 +25,8 @@ from ddpipe.prepare.planning import Stored
 from ddpipe.prepare.prepare import Prepared, prepare
 from ddpipe.prepare.sharing import SHARES, Helped, Helpers, encode_share
 from ddpipe.prepare.spec import PrepareSpec
-from ddpipe.sources.base import Sample
 from ddpipe.sources.folder import ClassFolders
+from ddpipe.sources.sample import Sample
 from ddpipe.steps import EncodeOptions
 from ddpipe.storage import open_store
 

@@ -10,7 +10,7 @@ from splits import FRACTIONS, assign
 
 from ddpipe.data.manifest import SPLITS
 from ddpipe.prepare.splitting import split_samples
-from ddpipe.sources.base import Sample
+from ddpipe.sources.sample import Sample
 from ddpipe.sources.samples import Samples
 
 

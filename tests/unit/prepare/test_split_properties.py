@@ -11,7 +11,7 @@ from splits import assign, shown
 
 from ddpipe.data.columns import text
 from ddpipe.data.manifest import SPLITS, Label
-from ddpipe.sources.base import Sample
+from ddpipe.sources.sample import Sample
 from ddpipe.sources.samples import Finder
 from ddpipe.sources.samples import Samples as Columns
 
