@@ -87,7 +87,9 @@ def followed(read: Callable[[], bytes]) -> Iterator[None]:
 
 def is_notebook() -> bool:
     """Whether this process is the kernel of a notebook."""
-    python = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    # Another thread, such as the tracker's, may be in the middle of importing it.
+    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)
+    python = get_ipython()
     return hasattr(python, "kernel")
 
 
