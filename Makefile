@@ -26,13 +26,13 @@ run: $(INSTALLED) ## the whole pipeline on this machine: digits, two training pr
 # The workers and the processes that tests start import the same modules: each is compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(BIN)/pytest --dist=loadfile --no-loadscope-reorder
-# Half of the time these tests wait for servers and processes: on two cores, four at once need three quarters of the time.
-WORKERS = $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? 4 : n)))
+# Tests wait for servers and processes, those of `make test` half of the time: also with few cores, several at once.
+at_least = $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < $(1) ? $(1) : n)))
 test: $(INSTALLED) ## the tests to run at every change: minutes, needs no cluster
-	@$(PYTEST) --numprocesses=$(WORKERS) -m "not slow and not installs"
+	@$(PYTEST) --numprocesses=$(call at_least,4) -m "not slow and not installs"
 
 test-slow: $(INSTALLED) ## trainings by several processes, kills and resumes, notebooks, real data sets
-	@$(PYTEST) --numprocesses=3 -m slow
+	@$(PYTEST) --numprocesses=$(call at_least,3) -m slow
 
 test-gpu: $(INSTALLED) ## trainings on the GPUs of this machine; they have not run on one yet: please report the output
 	@$(BIN)/python -c 'import sys, torch; sys.exit(torch.cuda.is_available())' \

@@ -180,8 +180,7 @@ class Pipeline:
         for name, value in values.items():
             item = places[name]
             if item.alone:
-                # Where a word may stand for a number, an engine takes text only.
-                fields[item.form] = str(value) if item.may_be_auto else value
+                fields[item.form] = item.in_form(value)
             else:
                 fields.setdefault(item.form, {})[name] = value
         return fields

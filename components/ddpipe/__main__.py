@@ -26,11 +26,6 @@ from ddpipe.errors import DdpipeError, Interrupted, ParameterError, visible
 from ddpipe.form import as_option, spelled
 from ddpipe.processes.machine import STOPS, clean_up_and_leave, search_rarely
 
-# Before numpy is imported, whose matrices here are small: OpenBLAS starts a thread for each CPU of the node,
-# however few the container may use, and they spin between two products.
-if sys.argv[1:2] != ["launch"]:  # whose program is the user's own
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
 COMMANDS = {
     "run": ("run_steps", "Images to a model, on this machine.", "run photos --minutes 10"),
     "tune": ("tune", "Search hyperparameters.", "tune photos --search learning_rate --trials 20"),
@@ -110,6 +105,10 @@ class CommandLine(click.Group):
         if name not in COMMANDS:
             return None
         file, _, example = COMMANDS[name]
+        # Before numpy is imported, whose matrices here are small: OpenBLAS starts a thread for each CPU of
+        # the node, however few the container may use, and they spin between two products.
+        if name != "launch":  # whose program is the user's own
+            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         try:
             module = importlib.import_module(f"ddpipe.commands.{file}")
         except ModuleNotFoundError as error:

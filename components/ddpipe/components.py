@@ -117,10 +117,10 @@ class StepComponent(ContainerComponent):  # type: ignore[misc]
         identity = {name: value for name, value in _identity().items() if name in inputs}
         if Owner not in self._step.groups:
             identity.pop("pipeline", None)  # clean_up also removes the jobs of nested pipelines
-        # KFP has no type for a number or a word: such an input is text, and users give numbers.
-        either = {item.name for item in self._step.parameters if item.may_be_auto} & given.keys()
-        text = {name: str(given[name]) for name in either if type(given[name]) in {int, float}}
-        return super().__call__(*args, **{**defaults, **identity, **given, **text})
+        written = {
+            item.name: item.in_form(given[item.name]) for item in self._step.parameters if item.name in given
+        }
+        return super().__call__(*args, **{**defaults, **identity, **given, **written})
 
 
 def _identity() -> dict[str, str]:

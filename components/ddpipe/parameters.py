@@ -139,6 +139,10 @@ class Parameter:
         """The type of its field in a form: no engine has one for a number or a word, so both are text."""
         return str if self.may_be_auto else self.kind
 
+    def in_form(self, given: Any) -> Any:  # noqa: ANN401 - of the parameter's own type, or a channel
+        """A value for its field in a form: where a word may stand for a number, engines take text only."""
+        return str(given) if self.may_be_auto and type(given) in {int, float} else given
+
     def read(self, given: Any) -> Any:  # noqa: ANN401 - text, or of the parameter's own type
         """Its value from the text of an option or a field; validation rejects text that is no value."""
         if not isinstance(given, str) or self.kind not in {int, float, bool}:

@@ -41,14 +41,14 @@ class TrainJobStatus:
 
     def __init__(self, url: str, pause: float = _PAUSE) -> None:
         self._url, self._pause = url, pause
-        self._newest = b""
+        self._newest: tuple[float | None, float | None, Mapping[str, float]] = (None, None, {})
         self._is_new, self._posting = Event(), Lock()
         self._warned = False
         Thread(target=self._post_each, name="status of the TrainJob", daemon=True).start()
 
     def put(self, percent: float | None, seconds_left: float | None, metrics: Mapping[str, float]) -> None:
         """Post this soon, unless there is something newer by then."""
-        self._newest = _body(percent, seconds_left, metrics)
+        self._newest = percent, seconds_left, metrics
         self._is_new.set()
 
     def finish(self) -> None:
@@ -69,7 +69,7 @@ class TrainJobStatus:
                 token = Path(os.environ[f"{_VARIABLE}TOKEN"]).read_text().strip()
                 request = urllib.request.Request(  # noqa: S310 - the controller's own address
                     self._url,
-                    data=self._newest,
+                    data=_body(*self._newest),
                     headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
                 )
                 context = ssl.create_default_context(cafile=os.environ.get(f"{_VARIABLE}CA_CERT"))

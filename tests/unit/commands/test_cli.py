@@ -292,6 +292,9 @@ def test_a_program_of_the_users_own_has_the_threads_that_it_would_have(
     command: str, threads: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
-    code = "import os, ddpipe.__main__; print(os.environ.get('OPENBLAS_NUM_THREADS'))"
+    code = (
+        "import os, sys, ddpipe.__main__ as main; assert 'numpy' not in sys.modules;"
+        "main.cli.get_command(None, sys.argv[1]); print(os.environ.get('OPENBLAS_NUM_THREADS'))"
+    )
     words = [sys.executable, "-c", code, command]
     assert subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip() == threads
