@@ -124,4 +124,4 @@ lock: $(INSTALLED) ## resolve the dependencies in pyproject.toml again into requ
 	@echo kfp==1.8.24 | $(UV_COMPILE) - --upgrade --output-file pipelines/requirements-v1.txt
 
 clean: ## remove files left by tests and tools (keeps the environment and runs)
-	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .grimp_cache .import_linter_cache build dist

@@ -25,6 +25,7 @@ _PERSONAL = re.compile(
 )
 _CACHES = {
     ".cache",
+    ".grimp_cache",  # of the import contracts
     ".hypothesis",
     ".import_linter_cache",
     ".mypy_cache",
