@@ -6,7 +6,6 @@ import json
 import multiprocessing
 import re
 import socket
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 from group_ranks import come_as_rank, join_twice
-from processes import free_port, until
+from processes import PATIENCE, free_port, until
 from torch.distributed import TCPStore
 from training_runs import PROCESSES, environment_of_rank
 
@@ -22,9 +21,6 @@ from ddpipe.distributed.roll_call import _each_connection, _notice_silence
 from ddpipe.errors import ParameterError, TrainingError
 
 HOST = socket.gethostname()
-SOON = 60
-"""Seconds, on a machine with other work to do: what would wait for a time-out takes 600."""
-
 Process = multiprocessing.context.ForkServerProcess
 
 
@@ -64,7 +60,7 @@ def ranks(
 
 def error_of(folder: Path, processes: Sequence[Process], rank: int) -> dict[str, Any]:
     """What a rank says when it has ended, which it soon does."""
-    processes[rank].join(SOON)
+    processes[rank].join(PATIENCE)
     assert processes[rank].exitcode is not None, f"rank {rank} hangs"
     content: dict[str, Any] = json.loads((folder / f"error-{rank}.json").read_text())
     details: dict[str, Any] = content["message"]["extraInfo"]
@@ -105,7 +101,7 @@ def test_a_stuck_rank_is_shown_where_it_is_stuck(tmp_path: Path) -> None:
 def test_a_rank_that_is_stuck_ends_when_the_others_have(tmp_path: Path) -> None:
     """Only then can it be started again: in a pod of its own, nobody else ends it."""
     with ranks(tmp_path, ["come along", "stall"], stall=2) as processes:
-        processes[1].join(SOON)
+        processes[1].join(PATIENCE)
         assert processes[1].exitcode == TrainingError.exit_code
 
 
@@ -136,11 +132,9 @@ def test_without_rank_0_the_others_say_so(tmp_path: Path) -> None:
 def test_differences_between_ranks_are_named_before_they_begin(
     tmp_path: Path, sizes: list[int], cards: list[dict[str, str]], said: str
 ) -> None:
-    began = time.monotonic()
     with ranks(tmp_path, ["come along"] * 2, sizes=sizes, cards=cards) as processes:
         assert said in error_of(tmp_path, processes, 0)["seen"]
         assert error_of(tmp_path, processes, 1)["what"] == "the processes do not match"
-    assert time.monotonic() - began < SOON
 
 
 def test_ranks_of_different_code_do_not_train_together(
@@ -154,7 +148,7 @@ def test_ranks_of_different_code_do_not_train_together(
 def test_what_rank_0_refuses_all_refuse(tmp_path: Path) -> None:
     with ranks(tmp_path, ["decide"] * 3) as processes:
         for process in processes:
-            process.join(SOON)
+            process.join(PATIENCE)
         assert [process.exitcode for process in processes] == [ParameterError.exit_code] * 3
 
 
@@ -187,7 +181,7 @@ def test_a_process_may_open_another_group_before_the_others_have_left_theirs(tmp
     for process in processes:
         process.start()
     for process in processes:
-        process.join(SOON)
+        process.join(PATIENCE)
     assert [process.exitcode for process in processes] == [0, 0]
     del agents
 

@@ -46,7 +46,7 @@ def first(folder: Path) -> dict[str, Any]:
         running.stderr.readline()
         running.stderr.close()
         summary: dict[str, Any] = json.loads(running.stdout.read())
-        assert running.wait(timeout=120) == 0, summary
+        assert running.wait() == 0, summary
     return summary
 
 
@@ -97,7 +97,7 @@ def test_sigterm_saves_the_state_and_the_command_resumes(folder: Path, first: di
             if "epoch=2/" in line:
                 break
         os.kill(running.pid, signal.SIGTERM)
-        output, rest = running.communicate(timeout=60)
+        output, rest = running.communicate()
     assert running.returncode == Interrupted.exit_code, rest
     assert json.loads(output)["error"] == "Interrupted"
     done = ddpipe_run(folder, "--run", "stopped", *RUN[2:])

@@ -155,7 +155,7 @@ def test_a_stopped_study_says_how_to_continue(tmp_path: Path) -> None:
     process = command(*TUNE, folder=tmp_path)
     until((tmp_path / "studies/digits/trials/0000/steps/prepare.json").exists)
     process.send_signal(signal.SIGTERM)
-    printed, _ = process.communicate(timeout=120)
+    printed, _ = process.communicate()
     assert process.returncode == Interrupted.exit_code
     assert "Run the same command again" in json.loads(printed)["do"]
     again = ddpipe_in(tmp_path, "--trials", "1")

@@ -10,8 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-PATIENCE = 120
-"""Seconds after which a test gives up on something that has to happen; no machine is that busy."""
+PATIENCE = 300
+"""Seconds after which a test gives up on something that has to happen; no machine is that busy.
+
+Half of the time-outs that the tests give to what must not wait for one.
+"""
 
 _TAKEN: list[socket.socket] = []
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from fake_api import Request
 from launch_samples import EVENTS, JOBS, PODS, UID, a_job, a_pod, a_server, an_object, ended
+from processes import PATIENCE
 
 from ddpipe.errors import ClusterUnreachable, DeadlineExceeded, LaunchError, PodRefused, ReplicaFailed
 from ddpipe.jobs.backend import Backend, all_backends
@@ -81,7 +82,7 @@ class Followed:
     def saw(self, words: str) -> None:
         """Wait until these words were printed."""
         with self._written:
-            came = self._written.wait_for(lambda: words in self.text, 10)
+            came = self._written.wait_for(lambda: words in self.text, PATIENCE)
         assert came, f"{words!r} never came: {self.text}"
 
     def _heard(self, text: str) -> None:
@@ -90,7 +91,7 @@ class Followed:
             self._written.notify_all()
 
     def outcome(self) -> Outcome:
-        return self._end.result(20)
+        return self._end.result(PATIENCE)
 
     def error(self, kind: type[LaunchError]) -> LaunchError:
         with pytest.raises(kind) as caught:

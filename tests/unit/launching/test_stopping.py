@@ -296,7 +296,7 @@ def test_a_process_that_is_done_waits_for_the_deletion() -> None:
         assert process.stdout.read(6) == b"ready "
         process.send_signal(signal.SIGTERM)
         assert process.stdout.read() == f"deleted {PATH}".encode()
-        assert process.wait(60) == 143
+        assert process.wait() == 143
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -310,4 +310,4 @@ def test_a_signal_deletes_the_job_although_nobody_listens(number: int, code: int
         assert process.stdout.read(6) == b"ready "
         process.send_signal(number)
         assert process.stdout.read() == f"deleted {PATH}".encode()
-        assert process.wait(60) == code
+        assert process.wait() == code

@@ -233,7 +233,7 @@ def test_processes_encode_their_shares(photographs: PrepareSpec, tmp_path: Path)
     def processes(uri: str, sha256: str, count: int) -> None:
         command = [sys.executable, "-m", "ddpipe.prepare.sharing", uri, sha256]
         for number in range(count):
-            subprocess.run(command, env={**os.environ, "RANK": str(number)}, check=True, timeout=60)
+            subprocess.run(command, env={**os.environ, "RANK": str(number)}, check=True)
 
     prepared = prepare(photographs, Helpers(2, processes))
     assert prepared.dataset_id == alone(photographs, tmp_path).dataset_id

@@ -93,7 +93,7 @@ def test_program_that_leaves_does_not_mind_that_nobody_listens() -> None:
         assert running.stderr
         running.stdout.close()
         running.stdin.close()
-        assert running.wait(timeout=60) == 0
+        assert running.wait() == 0
         assert running.stderr.read() == b""
 
 

@@ -9,10 +9,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from processes import until
 
 from ddpipe.errors import ParameterError
 from ddpipe.storage import Store, open_store
@@ -108,11 +108,11 @@ def test_a_paused_holder_learns_that_another_took_over(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", PAUSED, str(tmp_path)], stdout=subprocess.PIPE, text=True
     ) as holder:
-        _await((tmp_path / "ready").exists)
+        until((tmp_path / "ready").exists)
         holder.send_signal(signal.SIGSTOP)
         with lease(store, renewal=0.05, patience=0.3):
             holder.send_signal(signal.SIGCONT)
-            output, _ = holder.communicate(timeout=60)
+            output, _ = holder.communicate()
             assert len(leases(store)) == 1
     assert holder.returncode == ParameterError.exit_code
     assert "another process may be working on the run" in output
@@ -160,7 +160,7 @@ def test_a_lease_lost_in_a_thread_fails_in_the_end(tmp_path: Path) -> None:
             with lease(store, **SOON):
                 (key,) = leases(store)
                 store.delete(key)
-                _await(lambda: all(thread.name != "lease" for thread in threading.enumerate()))
+                until(lambda: all(thread.name != "lease" for thread in threading.enumerate()))
         except ParameterError as error:
             errors.append(error)
 
@@ -168,13 +168,6 @@ def test_a_lease_lost_in_a_thread_fails_in_the_end(tmp_path: Path) -> None:
     worker.start()
     worker.join()
     assert [error.what for error in errors] == ["another process may be working on the run"]
-
-
-def _await(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def test_a_folder_that_was_emptied_has_no_holder(tmp_path: Path) -> None:
@@ -221,10 +214,8 @@ def test_the_holder_renews_until_it_is_done(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     with lease(store, **SOON):
         (key,) = leases(store)
-        began, until = store.read(key), time.monotonic() + 60
-        while store.read(key) == began:
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        began = store.read(key)
+        until(lambda: store.read(key) != began)
 
 
 def test_a_machine_that_is_silent_for_long_enough_has_lost_it(tmp_path: Path) -> None:

