@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -57,6 +58,7 @@ class Fault:
         unplayable: Why it cannot happen, by backend.
         playable_with: A field of the job's spec; where the cluster's release knows it, it can happen.
         reports: Public reports that it repeats.
+        is_alike: Whether it is between the launcher and the API server, so that no kind of job changes it.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Fault:
     unplayable: Mapping[str, str] = field(default_factory=dict)
     playable_with: str = ""
     reports: str = ""
+    is_alike: bool = False
 
     def on(self, backend: str) -> Fault:
         """The row as it is for this backend."""
@@ -97,6 +100,9 @@ def fault(name: str, **expected: object) -> Callable[[Callable[[Place], Ended]],
         return act
 
     return enter
+
+
+alike = partial(fault, is_alike=True)
 
 
 # --- the launcher dies ----------------------------------------------------------------------------
@@ -320,7 +326,7 @@ def stranger(place: Place, name: str) -> None:
 # --- the API server is away -----------------------------------------------------------------------
 
 
-@fault("connections refused for 60 s while following", words=("API server is away", "answers again"))
+@alike("connections refused for 60 s while following", words=("API server is away", "answers again"))
 def refused(place: Place) -> Ended:
     step = running(place, "sleep 20")
     with place.proxy.refusing():
@@ -328,7 +334,7 @@ def refused(place: Place) -> Ended:
     return step.end(60)
 
 
-@fault("the API server hangs for 60 s while following")
+@alike("the API server hangs for 60 s while following")
 def hanging(place: Place) -> Ended:
     step = running(place, "sleep 20")
     with place.proxy.hanging():
@@ -336,20 +342,20 @@ def hanging(place: Place) -> Ended:
     return step.end(60)
 
 
-@fault("watches and logs dropped", words=("answers again",))
+@alike("watches and logs dropped", words=("answers again",))
 def dropped(place: Place) -> Ended:
     step = running(place, "sleep 5")
     place.proxy.drop_streams()
     return step.end(60)
 
 
-@fault("410 Gone for a watch")
+@alike("410 Gone for a watch")
 def gone(place: Place) -> Ended:
     place.proxy.answer(lambda request: request.is_watch, 410, "too old resource version", times=6)
     return launch(place, "sleep 3").end()
 
 
-@fault(
+@alike(
     "the token expires (401) and is rotated on disk",
     reports="airflow 32718, 31648",
     words=("401", "answers again"),
@@ -362,7 +368,7 @@ def rotated(place: Place) -> Ended:
     return step.end(60)
 
 
-@fault("the token expires (401), and its file is empty for a while", words=("401", "answers again"))
+@alike("the token expires (401), and its file is empty for a while", words=("401", "answers again"))
 def emptied(place: Place) -> Ended:
     step = _expired(place)
     place.token_file.write_text("")
@@ -383,7 +389,7 @@ def _expired(place: Place) -> Step:
 FORBIDDEN = 'pods is forbidden: User "launcher" cannot watch resource "pods"'
 
 
-@fault(
+@alike(
     "the right to follow is taken away (403)",
     code=42,
     words=("the API server refuses, waiting: HTTP 403", "this account lacks a right", "images/rbac.yaml"),
@@ -398,7 +404,7 @@ def forbidden(place: Place) -> Ended:
     return step.end(90)
 
 
-@fault(
+@alike(
     "403 for a moment, as from a server that has just started", words=("refuses, waiting", "answers again")
 )
 def forbidden_briefly(place: Place) -> Ended:
@@ -408,13 +414,13 @@ def forbidden_briefly(place: Place) -> Ended:
     return step.end(60)
 
 
-@fault("a burst of 429")
+@alike("a burst of 429")
 def too_many(place: Place) -> Ended:
     place.proxy.answer(lambda _: True, 429, "too many requests, please try again later", times=25)
     return launch(place, BRIEF).end()
 
 
-@fault("a burst of 500")
+@alike("a burst of 500")
 def internal(place: Place) -> Ended:
     step = running(place, "sleep 6")
     place.proxy.answer(lambda _: True, 500, "etcdserver: leader changed", times=20)
@@ -422,7 +428,7 @@ def internal(place: Place) -> Ended:
     return step.end(60)
 
 
-@fault("a third of all requests is answered with 429 for 6 s")
+@alike("a third of all requests is answered with 429 for 6 s")
 def flaky(place: Place) -> Ended:
     step = launch(place, "sleep 8")
     with place.proxy.flaky(0.3):
@@ -430,26 +436,26 @@ def flaky(place: Place) -> Ended:
     return step.end(120)
 
 
-@fault("the store of events is away for longer than an outage may last", words=("continuing without them",))
+@alike("the store of events is away for longer than an outage may last", words=("continuing without them",))
 def without_events(place: Place) -> Ended:
     place.proxy.answer(lambda request: "/events?" in request.path, 503, "etcdserver: no leader", times=10_000)
     return launch(place, "sleep 8", "--deadlines", "outage=3").end()
 
 
-@fault("a proxy answers watches with a page of HTML and status 200")
+@alike("a proxy answers watches with a page of HTML and status 200")
 def pages_for_watches(place: Place) -> Ended:
     place.proxy.answer_with(lambda request: request.is_watch, b"<html>\nplease log in\n</html>\n", times=6)
     return launch(place, "sleep 3").end()
 
 
-@fault("the API server stays away", code=41, words=("does not answer", "run the step again"), jobs=1, pods=2)
+@alike("the API server stays away", code=41, words=("does not answer", "run the step again"), jobs=1, pods=2)
 def away_for_good(place: Place) -> Ended:
     step = running(place, LONG, *SHORT_OUTAGE)
     with place.proxy.refusing():
         return step.end(60)
 
 
-@fault("log streams cut again and again", words=())
+@alike("log streams cut again and again", words=())
 def logs_cut(place: Place) -> Ended:
     place.proxy.cut_logs_every(0.7)
     script = 'i=0; while [ $i -lt 300 ]; do echo "line $i"; i=$((i+1)); [ $((i % 5)) = 0 ] && sleep 0.1; done'
@@ -1013,7 +1019,7 @@ def none_wanted(place: Place) -> Ended:
     return step.end(90)
 
 
-@fault("the login plugin of the kubeconfig fails", code=41, words=("login plugin", "no ticket"), jobs_ever=0)
+@alike("the login plugin of the kubeconfig fails", code=41, words=("login plugin", "no ticket"), jobs_ever=0)
 def plugin_fails(place: Place) -> Ended:
     config = json.loads(place.kubeconfig.read_text())
     plugin = {"command": "sh", "args": ["-c", "echo no ticket >&2; exit 7"]}
@@ -1023,7 +1029,7 @@ def plugin_fails(place: Place) -> Ended:
     return launch(place, BRIEF).end()
 
 
-@fault("the kubeconfig names another server", code=41, words=("https://127.0.0.1:9", "refused"), jobs_ever=0)
+@alike("the kubeconfig names another server", code=41, words=("https://127.0.0.1:9", "refused"), jobs_ever=0)
 def wrong_server(place: Place) -> Ended:
     config = json.loads(place.kubeconfig.read_text())
     config["clusters"][0]["cluster"] = {"server": "https://127.0.0.1:9"}

@@ -12,11 +12,12 @@ from ddpipe.jobs import BACKENDS
 
 HEAD = """# What happens when something goes wrong
 
-`pytest tests/cluster/test_faults.py --matrix docs/faults.md` injects these faults on a cluster. *Right*: the
-step succeeded or failed as the training did, the cause is named, and nothing is left behind except what
-`tests/cluster/faults.py` and `reports.py` list. The seconds are those until the launcher ended. Each launch
-is `ddpipe launch --backend … --nodes 2 --cpu 50m --memory 64Mi -- sh -c …`; rows that are not run stay as
-they were.
+`DDPIPE_EVERY_BACKEND=1 pytest tests/cluster/test_faults.py --matrix docs/faults.md` injects these faults on
+a cluster; without the variable, those that are between the launcher and the API server alone happen with one
+kind of job each. *Right*: the step succeeded or failed as the training did, the cause is named, and nothing
+is left behind except what `tests/cluster/faults.py` and `reports.py` list. The seconds are those until the
+launcher ended. Each launch is `ddpipe launch --backend … --nodes 2 --cpu 50m --memory 64Mi -- sh -c …`; rows
+that are not run stay as they were.
 """
 _REPORTS = """
 ## Public reports about other launchers

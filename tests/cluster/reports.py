@@ -13,6 +13,7 @@ from faults import (
     NEEDS_A_SECRET,
     SLEEPER,
     SOON,
+    alike,
     delete_pod,
     fails,
     fault,
@@ -437,7 +438,7 @@ def is_known(place: Place) -> bool:
     return bool(answer["status"].get("authenticated"))
 
 
-@fault(
+@alike(
     "the launcher's account is deleted: its token is worth nothing any more",
     code=42,
     words=("401",),
@@ -454,7 +455,7 @@ def account_gone(place: Place) -> Ended:
     return step.end(90)
 
 
-@fault(
+@alike(
     "the right to read events is missing",
     words=(r"\[worker-1\] done",),
     reports="airflow 58736",

@@ -51,14 +51,14 @@ def main() -> None:
                 os.kill(os.getpid(), signal.SIGSTOP)
             elif how == "skip":
                 dist.broadcast(torch.ones(3), 0)
-            elif how == "slow":
+            elif how == "slow, then raise":
                 time.sleep(8)
             else:
                 work(how)
         dist.all_reduce(torch.ones(3))
     dist.destroy_process_group()
     sys.stdout.write(f"rank {rank} with {sys.argv[1:]} as {__name__} in {__file__}\n")
-    if how == "raise" and rank == 1:
+    if how == "slow, then raise" and rank == 1:
         raise ValueError(how)
 
 
