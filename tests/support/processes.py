@@ -61,3 +61,12 @@ def free_port() -> int:
         _TAKEN.append(name)  # as long as this process lives
         return port
     raise AssertionError("no port is free")
+
+
+def in_proportion(seconds: Callable[[int], float], size: int) -> bool:
+    """Whether four times the size takes less than ten times the time in one of five tries.
+
+    What grows with the square takes sixteen times the time in each of them. A busy machine may slow down one
+    try, or a few, of what grows with the size.
+    """
+    return any(seconds(4 * size) < 10 * seconds(size) + 0.1 for _ in range(5))

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import urllib3
+from processes import in_proportion
 
 from ddpipe.errors import ClusterUnreachable
 from ddpipe.kube import api as cluster
@@ -53,7 +54,7 @@ class Server:
     url: str = ""
     tokens: list[str] = field(default_factory=lambda: ["first", "second"])
 
-    def reached(self, timeout: float = 5) -> ApiServer:
+    def reached(self, timeout: float = 60) -> ApiServer:
         """A client of it, which reads its token again whenever it logs in."""
         tokens = iter(self.tokens)
 
@@ -204,7 +205,7 @@ def test_an_answer_that_breaks_off_is_no_answer(server: Server) -> None:
 
 def test_a_log_comes_in_whole_lines_without_a_cut_one(server: Server) -> None:
     server.answers, server.cut = [(200, b"one\ntwo\nthree and all that is cut away")], True
-    lines = server.reached().lines("/log", {"follow": "true"}, 5)
+    lines = server.reached().lines("/log", {"follow": "true"}, 60)
     assert [next(lines), next(lines)] == [b"one", b"two"]
     with pytest.raises(Unanswered, match="the connection was cut"):
         next(lines)
@@ -212,7 +213,7 @@ def test_a_log_comes_in_whole_lines_without_a_cut_one(server: Server) -> None:
 
 def test_a_stream_that_is_silent_too_long_is_unanswered(server: Server) -> None:
     server.answers, server.stalls = [(200, b"one\ntwo and more")], True
-    lines = server.reached().lines("/log", {}, idle=0.1)
+    lines = server.reached().lines("/log", {}, idle=3)
     assert next(lines) == b"one"
     with pytest.raises(Unanswered, match="no answer in time"):
         next(lines)
@@ -229,7 +230,7 @@ def test_a_server_that_is_not_there_refuses_connections(server: Server) -> None:
 
 def test_a_stream_that_is_left_closes_its_connection(server: Server) -> None:
     server.answers, server.stalls = [(200, b"one\ntwo\n")], True
-    lines = server.reached().lines("/log", {}, 5)
+    lines = server.reached().lines("/log", {}, 60)
     assert next(lines) == b"one"
     assert not server.closed.is_set()
     del lines
@@ -309,7 +310,7 @@ def test_lines_in_small_pieces_take_work_in_proportion() -> None:
         assert len(line) == size
         return time.process_time() - began
 
-    assert seconds(8 * 2**20) < 10 * seconds(2 * 2**20) + 0.1
+    assert in_proportion(seconds, 2 * 2**20)
 
 
 def test_a_line_beyond_all_bounds_is_no_answer() -> None:
