@@ -10,8 +10,7 @@
 
 A component fills in the run ID, the task and the name of the pipeline, so that a retry finds its job. All
 steps of a pipeline run share one folder; to train several models in one, give those steps different values of
-`run`. `train_with_task_config` and `pytorch_job_with_task_config` pass the settings of their task on to the
-pods of their job (KFP 2.15 and later).
+`run`.
 
 Each component is a container that runs `ddpipe STEP --option value`, generated from the step's declaration.
 Each input is an argument of its own: the engine would paste it unescaped into a longer one.
@@ -33,7 +32,7 @@ from ddpipe import steps
 from ddpipe.form import as_option
 from ddpipe.jobs.job import Owner
 from ddpipe.parameters import Parameter
-from ddpipe.steps import TASK_CONFIG, Image, Kind, Step, StepResult
+from ddpipe.steps import Image, Kind, Step, StepResult
 
 # Registry and tag of the images in components and packages: `make compile REGISTRY=… TAG=…`.
 REGISTRY, TAG = os.environ.get("DDPIPE_REGISTRY", "ghcr.io/ddpipe"), os.environ.get("DDPIPE_TAG", "0.1.0")
@@ -46,13 +45,6 @@ _TYPES: dict[Kind, Any] = {
     Kind.CLASSIFICATION: dsl.Output[dsl.ClassificationMetrics],
     Kind.PAGE: dsl.Output[dsl.HTML],
 }
-# An input that the engine fills in.
-_TASK_CONFIG = Argument(TASK_CONFIG, Argument.POSITIONAL_OR_KEYWORD, annotation=dsl.TaskConfig)
-# The step reads the object store with the same credentials as the pods of its job.
-_PASSED_ON = [
-    dsl.TaskConfigPassthrough(field=field, apply_to_task=field is dsl.TaskConfigField.ENV)
-    for field in dsl.TaskConfigField
-]
 
 
 def image_named(image: Image) -> str:
@@ -65,8 +57,6 @@ def component(
     own: Sequence[Parameter] | None = None,
     objects: Sequence[Parameter] = (),
     checked: Sequence[Parameter] = (),
-    *,
-    task_config: bool = False,
 ) -> dsl.base_component.BaseComponent:
     """A step as a component."""
     own = step.parameters if own is None else own
@@ -91,14 +81,11 @@ def component(
         Argument(one.name, Argument.POSITIONAL_OR_KEYWORD, annotation=_TYPES[one.kind])
         for one in step.results
     ]
-    arguments = [*map(argument, taken), *outputs, *([_TASK_CONFIG] if task_config else [])]
+    arguments = [*map(argument, taken), *outputs]
     arguments.sort(key=lambda one: one.default is not Argument.empty)
     names = [one.name for one in arguments]
     described(container, step.name, step.help, arguments, (*taken, *step.results))
-    made = StepComponent(step, container)
-    if task_config:
-        made.component_spec.task_config_passthroughs = _PASSED_ON
-    return made
+    return StepComponent(step, container)
 
 
 class StepComponent(ContainerComponent):  # type: ignore[misc]
@@ -168,5 +155,3 @@ register = component(steps.REGISTER)
 tune = component(steps.TUNE)
 pytorch_job = component(steps.PYTORCH_JOB)
 clean_up = component(steps.CLEAN_UP)
-train_with_task_config = component(steps.TRAIN, task_config=True)
-pytorch_job_with_task_config = component(steps.PYTORCH_JOB, task_config=True)

@@ -373,7 +373,5 @@ CLEAN_UP = Step(
     results=(),
     help="Remove the jobs that a run left on the cluster. Runs last, even if another step failed.",
 )
-# The input through which a launching step receives the settings of its task, for its job.
-TASK_CONFIG = "task_config"
 # The steps whose parameters the first step can validate.
 LATER = (TUNE, TRAIN, EVALUATE, GATE, EXPORT, DEPLOY, REGISTER)

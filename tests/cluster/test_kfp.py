@@ -16,12 +16,11 @@ import re
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import nbformat
 import pytest
 import s3_server
-from kfp import Client, compiler, dsl, kubernetes
+from kfp import Client
 from kfp_run import NAMESPACE, Run, connected, package_with_test_images, remove_experiment
 from nbclient import NotebookClient
 from PIL import Image
@@ -29,7 +28,6 @@ from place import OUR_IMAGES, Place, a_place, delete, eventually, missing_image
 from sklearn.datasets import load_digits
 from uploads import KAGGLE, upload_photographs, upload_xrays
 
-from ddpipe.components import pytorch_job_with_task_config
 from ddpipe.data.manifest import load_manifest
 from ddpipe.errors import DdpipeError
 from ddpipe.kube.api import ApiServer
@@ -224,60 +222,6 @@ def test_an_accelerate_script_of_somebody_s_own_trains_on_two_pods(start: Submit
     assert [epoch for epoch, _ in reported] == ["1", "2", "3"]
     assert float(reported[-1][1]) > 0.8
     assert run.jobs() == []
-
-
-def test_task_settings_apply_to_the_pods_of_the_job(
-    client: Client, admin: ApiServer, experiment: str, tmp_path: Path
-) -> None:
-    @dsl.pipeline
-    def mine():  # noqa: ANN202 - kfp takes None for the type of a result
-        task = pytorch_job_with_task_config(
-            image=OUR_IMAGES.format("launcher"),
-            nodes=2,
-            command=[
-                "python",
-                "-c",
-                "import os; print('it is', os.environ['MODE'], os.path.exists('/ca/ca.crt'))",
-            ],
-            keep="always",
-            run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
-        )
-        task.set_memory_limit("96Mi").set_cpu_limit("150m").set_cpu_request("50m")
-        task.set_env_variable("MODE", "fast").set_caching_options(enable_caching=False)
-        kubernetes.add_node_selector(task, "kubernetes.io/os", "linux")
-        kubernetes.add_toleration(task, key="ddpipe.dev/test", operator="Exists", effect="NoSchedule")
-        kubernetes.use_config_map_as_volume(task, "kube-root-ca.crt", "/ca")
-
-    compiler.Compiler().compile(mine, str(tmp_path / "as-compiled.yaml"))
-    (tmp_path / "package").mkdir()
-    file = package_with_test_images(tmp_path / "as-compiled.yaml", tmp_path / "package")
-    made = client.create_run_from_pipeline_package(file, experiment_id=experiment)
-    run = Run(client, admin, made.run_id, "")
-    try:
-        assert run.ended() == "SUCCEEDED", run.failure()
-        log = run.log("pytorch-job")
-        assert log.count("it is fast True") == 2, log
-        pods = run.pods_of_job()
-        assert len(pods) == 2
-        for pod in pods:
-            (container,) = pod["containers"]
-            assert container["resources"]["limits"].items() >= {"cpu": "150m", "memory": "96Mi"}.items()
-            assert container["resources"]["requests"]["cpu"] == "50m"
-            assert pod["nodeSelector"] == {"kubernetes.io/os": "linux"}
-            assert "ddpipe.dev/test" in tolerated(pod)
-        step = run.pod_of("pytorch-job")
-        main = next(container for container in step["containers"] if container["name"] == "main")
-        assert not main["resources"]
-        assert "nodeSelector" not in step
-        assert "ddpipe.dev/test" not in tolerated(step)
-        assert "/ca" not in {mount["mountPath"] for mount in main["volumeMounts"]}
-        assert {"name": "MODE", "value": "fast"} in main["env"]
-    finally:
-        run.remove()
-
-
-def tolerated(pod: dict[str, Any]) -> set[str]:
-    return {toleration.get("key", "") for toleration in pod["tolerations"]}
 
 
 def test_a_run_without_a_secret_of_keys_says_that_it_has_none(submit: Submit) -> None:

@@ -1,14 +1,8 @@
-"""A step as a command: its options come from its declaration, its results go to the caller.
-
-In KFP 2.15 or later, a component can receive the settings of its task instead of having them applied to its
-own pod: a JSON object with fragments of a pod's spec, `TaskConfig` in KFP. They become options of the job
-that the task launches: resources, node selector and tolerations as such, the rest as a part of its patch.
-"""
+"""A step as a command: its options come from its declaration, its results go to the caller."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
@@ -20,19 +14,14 @@ from ddpipe import form, validation
 from ddpipe.commands import ENGINES, SPELLING, SectionedCommand, engine_option, json_option
 from ddpipe.commands.options import declared_option, given_names, options, parsed
 from ddpipe.commands.results import EXECUTOR, V1_METRICS, V1_UI, WRITE, CommandOutcome, deliver
-from ddpipe.jobs import CONTAINER, LOCAL
 from ddpipe.jobs.job import Owner
-from ddpipe.jobs.pods import merged, volume_name
-from ddpipe.parameters import Parameter, Parameters, declared, refuse
-from ddpipe.steps import LATER, TASK_CONFIG, Step
+from ddpipe.parameters import Parameter, Parameters, declared
+from ddpipe.steps import LATER, Step
 from ddpipe.storage import split_uri
 from ddpipe.validation import RunSettings
 
 Values = dict[str, Any]
 
-_OBJECTS = ("resources", "affinity", "nodeSelector")
-_LISTS = ("env", "tolerations", "volumes", "volumeMounts")
-_TYPED = {"cpu", "memory"}  # resources that are options of their own
 _OPTIONS = Parameter(
     name="options",
     kind=dict,
@@ -78,8 +67,7 @@ def step_command(
             expose_value=False,
             callback=partial(_remember, EXECUTOR),
             metavar="JSON",
-            help="KFP 2's executor input: the task's settings for its job, and where to write metadata of "
-            "outputs.",
+            help="KFP 2's executor input: where to write metadata of outputs.",
         )
         @json_option
         @wraps(body)
@@ -90,11 +78,8 @@ def step_command(
                 items = [*step.parameters, *_LATER.values()]
                 click.get_current_context().meta[SPELLING] = form.as_field(items)
             named = {step.subject: subject} if subject else {}
-            # Not an argument of its own, as KFP 2.17.0 fills in arguments before it knows the settings.
-            engine = json.loads(click.get_current_context().meta.get(EXECUTOR) or "{}")
-            settings = engine.get("inputs", {}).get("parameterValues", {}).get(TASK_CONFIG) or {}
             own = {name: given.pop(name) for name in given.keys() - known}
-            values = with_task_config(settings, {**given, **options, **named})
+            values = {**given, **options, **named}
             # None: it has printed the results itself
             if outcome := body(_checked(step, values, options, dict(check)), **own):
                 deliver(outcome)
@@ -148,59 +133,3 @@ def _remember(key: str, ctx: click.Context, _option: click.Parameter, value: Any
     if value:
         ctx.meta[SPELLING] = str
     ctx.meta[key] = value
-
-
-def with_task_config(settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """A job's options with the task's settings, which override them."""
-    what = "the settings of the task cannot be applied to its job"
-    refuse(what, _malformed(settings))
-    found = {name: value for name, value in settings.items() if value}
-    if not found:
-        return dict(values)
-    for name in {"volumes", "volumeMounts"} & found.keys():
-        # KFP names a volume after its object, which may not be a valid name for a volume.
-        found[name] = [{**item, "name": volume_name(str(item.get("name", "")))} for item in found[name]]
-    limits = found.get("resources", {}).get("limits") or {}
-    requests = found.get("resources", {}).get("requests") or {}
-    amounts = {**requests, **limits}  # a job's requests equal its limits
-    devices = {name: amount for name, amount in amounts.items() if name not in _TYPED}
-    refuse(what, _unfit(values["backend"], devices))
-    typed: Values = {name: amount for name, amount in amounts.items() if name in _TYPED}
-    for name, amount in devices.items():  # one at most
-        typed |= {"gpu_resource": name, "gpus": int(amount)}
-    smaller = {name: amount for name, amount in requests.items() if amount != amounts[name]}
-    container: dict[str, Any] = {
-        **({"resources": {"requests": smaller}} if smaller else {}),
-        **{name: found[name] for name in ("env", "volumeMounts") if name in found},
-    }
-    pod: dict[str, Any] = {
-        **{name: found[name] for name in ("affinity", "volumes") if name in found},
-        **({"containers": [{"name": CONTAINER, **container}]} if container else {}),
-    }
-    return {
-        **values,
-        **typed,
-        "node_selector": {**values["node_selector"], **found.get("nodeSelector", {})},
-        "tolerations": [*values["tolerations"], *found.get("tolerations", ())],
-        "patch": merged(values["patch"], {"spec": pod}),
-    }
-
-
-def _malformed(settings: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in settings.items():
-        if name not in {*_OBJECTS, *_LISTS}:
-            yield f"{name!r} is not a field of a TaskConfig; choose from {', '.join([*_OBJECTS, *_LISTS])}"
-        elif value and not isinstance(value, dict if name in _OBJECTS else list):
-            yield f"{name} is {value!r}, not {'an object' if name in _OBJECTS else 'a list'}"
-        elif not all(isinstance(item, dict) for item in value or () if name in _LISTS):
-            yield f"{name} is {value!r}, not a list of objects"
-
-
-def _unfit(backend: str, devices: Mapping[str, str]) -> Iterator[str]:
-    if backend == LOCAL:
-        yield f"backend is {LOCAL}, so there is no job; choose another, or the component without a TaskConfig"
-    if len(devices) > 1:
-        yield f"resources name {len(devices)} kinds of accelerator: {', '.join(devices)}"
-    for name, amount in devices.items():
-        if not str(amount).isdecimal():
-            yield f"resources: {name} is {amount!r}, not a whole number"

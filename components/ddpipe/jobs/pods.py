@@ -175,11 +175,8 @@ def _mount(volume: Volume) -> dict[str, Any]:
 
 
 def _volume_name(volume: Volume) -> str:
-    return volume_name(f"{volume.kind.value}-{volume.name}")
-
-
-def volume_name(name: str) -> str:
-    """A DNS-1123 label, as volumes need, unique for each name; a name that is not a label gets a digest."""
+    """A DNS-1123 label, as volumes need, unique for each volume; a name that is not a label gets a digest."""
+    name = f"{volume.kind.value}-{volume.name}"
     if len(name) <= _LABEL and "." not in name:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
