@@ -76,7 +76,6 @@ BELOW: Mapping[str, Mapping[str, str]] = {
     "models": {
         "ls": "",
         "show": "photos",
-        "diff": "photos@3f9c01 photos",
         "promote": "photos@3f9c01",
         "rollback": "photos",
         "evaluate": "photos --dataset 3f9c01 --output checked",

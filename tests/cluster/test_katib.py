@@ -120,7 +120,7 @@ def left(place: Place) -> list[Any]:
 
 @pytest.mark.parametrize(
     ("place", "sampler"),
-    [("pytorchjob", "tpe"), ("indexedjob", "random"), ("trainjob", "sobol"), ("indexedjob", "cmaes")],
+    [("pytorchjob", "tpe"), ("indexedjob", "random"), ("trainjob", "tpe")],
     indirect=["place"],
 )
 def test_a_search_ends_with_its_best_recipe(

@@ -64,7 +64,7 @@ def decided(found: dict[str, Any]) -> list[Any]:
         (["--search", "epochs=1..3"], "--pruning none"),
         (["--search", "momentum", "--parallel-trials", "64"], "CPUs of this machine"),
         (["--search", "momentum", "--trials", "0"], "--trials is 0"),
-        (["--search", "momentum", "--sampler", "sobol"], "or search by Katib with --on katib"),
+        (["--search", "momentum", "--sampler", "sobol"], "--sampler is 'sobol'"),
     ],
 )
 def test_a_wrong_search_is_rejected(

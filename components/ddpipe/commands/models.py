@@ -1,4 +1,4 @@
-"""`ddpipe models ls|show|promote|rollback|diff|evaluate|register|rm`: models and their versions."""
+"""`ddpipe models ls|show|promote|rollback|evaluate|register|rm`: models and their versions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from ddpipe.serve.settings import RegisterOptions
 from ddpipe.steps import REGISTER
 from ddpipe.storage import existing_store, open_store, write_uri
 from ddpipe.storage.sealed import to_json
-from ddpipe.train.recipe import as_today
 from ddpipe.validation import RunSettings
 
 SHOWN = 10  # promotions that are printed; --json has them all
@@ -31,7 +30,7 @@ SHOWN = 10  # promotions that are printed; --json has them all
 
 @click.group("models")
 def models_command() -> None:
-    """List, show, promote, roll back, compare and register the versions of models.
+    """List, show, promote, roll back and register the versions of models.
 
     A version is given as NAME@VERSION (a unique prefix of it is enough), or as NAME for the champion.
     """
@@ -117,28 +116,6 @@ def rollback_command(name: str, reason: str, store: str) -> None:
     """Make the previous champion of the model NAME the champion again."""
     made = NamedModel(open_store(store), name).rollback(reason)
     print_result({"name": name, **asdict(made)}, f"{name}@{made.version} is the champion again")
-
-
-@models_command.command("diff")
-@click.argument("old")
-@click.argument("new")
-@store_option
-@json_option
-def diff_command(old: str, new: str, store: str) -> None:
-    """Compare two versions: scores, classes, network, dataset and recipe."""
-    before, after = (load_package(_found(one, store)[1].uri) for one in (old, new))
-    scores = {
-        name: [_scores(before).get(name), _scores(after).get(name)]
-        for name in dict.fromkeys([*_scores(before), *_scores(after)])
-    }
-    old_facts, new_facts = _comparable(before), _comparable(after)
-    both = {name: [old_facts.get(name), new_facts.get(name)] for name in [*old_facts, *new_facts]}
-    changed = {name: [was, now] for name, (was, now) in both.items() if was != now}
-    lines = [
-        *(f"{name:24} {_number(was)} -> {_number(now)}" for name, (was, now) in scores.items()),
-        *(f"{name}: {was} -> {now}" for name, (was, now) in changed.items()),
-    ]
-    print_result({"scores": scores, "changed": changed}, "\n".join(lines))
 
 
 @models_command.command("evaluate", cls=SectionedCommand)
@@ -234,22 +211,3 @@ def _scores(package: ModelPackage) -> dict[str, float]:
 
 def _line(promotion: Promotion) -> str:
     return f"  {promotion.at}  {promotion.action:8}  {promotion.version}  {promotion.reason}"
-
-
-def _comparable(package: ModelPackage) -> dict[str, Any]:
-    """What may differ between two versions, by name."""
-    training = package.lineage.get("training", {})
-    recipe = training.get("recipe", {}) if isinstance(training, dict) else {}
-    return {
-        "network": package.signature.architecture,
-        "shape": list(package.signature.shape),
-        "classes": list(package.signature.classes),
-        "views": package.signature.views,
-        "dataset": package.folder.facts.get("dataset_id"),
-        "samples": package.metrics.samples,
-        **{f"recipe.{name}": value for name, value in as_today(recipe).items()},
-    }
-
-
-def _number(value: float | None) -> str:
-    return "none" if value is None else f"{value:.4f}"

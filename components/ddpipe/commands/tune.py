@@ -38,7 +38,7 @@ from ddpipe.model.tasks import TASKS
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.processes.machine import on_stop
 from ddpipe.runs import Run, RunOptions, removed_if_rejected
-from ddpipe.search import MAX_FAILED, Pruning, Sampler, SearchOptions
+from ddpipe.search import MAX_FAILED, Pruning, SearchOptions
 from ddpipe.search.space import (
     Space,
     check_katib,
@@ -102,7 +102,7 @@ def katib_command(given: RunSettings) -> CommandOutcome:
     run, search = given.of(RunOptions).required, given.of(SearchOptions)
     dataset, recipe = address(given["dataset"], given["store"]), chosen_recipe(given)
     space = checked(parsed(search.search), recipe, given.given)
-    check_katib(space, search.sampler)
+    check_katib(space)
     plan = _plan(
         space, search, recipe, f"val_{TASKS[load_manifest(dataset).task].scores[0]}", given["restart"]
     )
@@ -229,13 +229,6 @@ def study_command(path: str | None, **values: Any) -> None:
     given = validation.checked("the search cannot start", _CHECKED, values, given_names(values))
     recipe, search = chosen_recipe(given), given.of(SearchOptions)
     checked(parsed(search.search), recipe, given.given)  # before anything is prepared
-    if search.sampler in {Sampler.SOBOL, Sampler.CMAES}:
-        raise ParameterError(
-            what="the search cannot start",
-            which=f"`sampler` {search.sampler}",
-            seen="a search on this machine does not have it",
-            do=f"Choose {Sampler.TPE} or {Sampler.RANDOM}, or search by Katib with --on katib.",
-        )
     data = data_of(given)
     title = data.name if isinstance(data, PrepareSpec) else "study"
     study = Study.named(given["study"] or timed_name(title))

@@ -18,8 +18,6 @@ class Sampler(StrEnum):
 
     TPE = "tpe"
     RANDOM = "random"
-    SOBOL = "sobol"
-    CMAES = "cmaes"
 
 
 MAX_FAILED = 3  # trials that may fail: a few values that cannot work are no reason to end, many are
@@ -56,8 +54,7 @@ class SearchOptions(Parameters):
     )
     sampler: str = parameter(
         "tpe",
-        "How values are proposed: tpe (from the trials so far), random, or, with Katib only, sobol (evenly "
-        "spread) or cmaes (an evolution strategy for two or more ranges of numbers).",
+        "How values are proposed: tpe (from the trials so far) or random.",
         OneOf(tuple(map(str, Sampler))),
     )
     pruning: str = parameter(

@@ -21,7 +21,6 @@ from typing import Any
 from ddpipe.errors import OutputMissing, ParameterError
 from ddpipe.form import unknown
 from ddpipe.parameters import AUTO, OneOf, Parameter, declared, refuse
-from ddpipe.search import Sampler
 from ddpipe.train.recipe import Recipe
 
 WHAT = "the search cannot start"  # how an error about the space begins
@@ -249,8 +248,6 @@ def recipe_with(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
 
 # In Katib's terms.
 
-_CMAES_RANGES = 2
-
 _PLAIN = re.compile(r"[\w.:/@+-]*")
 
 
@@ -259,7 +256,7 @@ def katib_parameters(space: Space) -> list[dict[str, Any]]:
     return [{"name": item.name, **_feasible(item)} for item in space.dimensions]
 
 
-def check_katib(space: Space, sampler: str) -> None:
+def check_katib(space: Space) -> None:
     """Reject what Katib cannot search."""
     values = [(item.name, value) for item in space.dimensions for value in item.limits]
     problems = [
@@ -267,9 +264,6 @@ def check_katib(space: Space, sampler: str) -> None:
         for name, value in values
         if not _PLAIN.fullmatch(str(value))
     ]
-    ranges = sum(isinstance(item, Range) for item in space.dimensions)
-    if sampler == Sampler.CMAES and ranges < _CMAES_RANGES:
-        problems.append(f"`sampler` {sampler} needs at least {_CMAES_RANGES} ranges of numbers, not {ranges}")
     refuse(WHAT, problems)
 
 
