@@ -19,7 +19,7 @@ from ddpipe import form
 from ddpipe.commands import SectionedCommand, json_option, print_result, say
 from ddpipe.commands.options import options, parsed, taken
 from ddpipe.engine.client import Engine, connect
-from ddpipe.engine.doctor import Check, Plan, State, examine
+from ddpipe.engine.doctor import Check, State, examine
 from ddpipe.engine.endpoint import EndpointOptions, has_endpoint, resolve
 from ddpipe.engine.package import Package, publish, read_package, read_values
 from ddpipe.engine.runs import Request, RunState, conclude, follow, look, start
@@ -233,22 +233,15 @@ def submit_command(
 @click.command("doctor", cls=SectionedCommand)
 @click.argument("package", default="training")
 @options(EndpointOptions)
-@click.option(
-    "--service-account",
-    default="",
-    show_default=False,
-    help="Service account of the steps (default: the server's).",
-)
 @json_option
-def doctor_command(package: str, service_account: str, **given: Any) -> None:
-    """Check what PACKAGE needs: server, login, namespace, version, rights, images, secret, store.
+def doctor_command(package: str, **given: Any) -> None:
+    """Check what sending PACKAGE needs: server, login, namespace, version, and the secret of the store.
 
     Each check is ok, unknown (cannot be seen from here), or fails with its fix. The exit code is 0 unless a
     check fails.
     """
-    own = taken(EndpointOptions, given)
-    plan = Plan(package=named_package(package), least=LEAST_PIPELINES, account=service_account)
-    checks = list(examine(lambda: connect(resolve(own, os.environ)), cluster.connect, plan))
+    own, read = taken(EndpointOptions, given), named_package(package)
+    checks = list(examine(lambda: connect(resolve(own, os.environ)), cluster.connect, read, LEAST_PIPELINES))
     print_result({"checks": [asdict(check) for check in checks]}, "\n".join(map(_line, checks)))
     if any(check.state is State.FAIL for check in checks):
         click.get_current_context().exit(EngineError.exit_code)

@@ -214,8 +214,8 @@ def needed(resource: Resource, *owned: Resource) -> tuple[Right, ...]:
     )
 
 
-def may(cluster: Cluster, namespace: str, right: Right, verb: str, account: str = "") -> bool:
-    """Whether a verb of a right is granted in a namespace."""
+def may(cluster: Cluster, namespace: str, right: Right, verb: str) -> bool:
+    """Whether this account has a verb of a right in a namespace."""
     attributes = {
         "namespace": namespace,
         "group": right.resource.group,
@@ -223,12 +223,10 @@ def may(cluster: Cluster, namespace: str, right: Right, verb: str, account: str 
         "subresource": right.subresource,
         "verb": verb,
     }
-    user = {"user": f"system:serviceaccount:{namespace}:{account}"} if account else {}
-    kind = "SubjectAccessReview" if account else "SelfSubjectAccessReview"
     review = {
         "apiVersion": "authorization.k8s.io/v1",
-        "kind": kind,
-        "spec": {**user, "resourceAttributes": attributes},
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
     }
-    answer = cluster.create(f"/apis/authorization.k8s.io/v1/{kind.lower()}s", review)
+    answer = cluster.create("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
     return bool(answer["status"]["allowed"])

@@ -181,7 +181,7 @@ def test_kubeconfig_with_broken_base64_is_an_error(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
     with answering(healthy({"experiments": []})) as url:
         result = ddpipe("doctor", "--endpoint", url)
-    assert ["cluster", "fail"] in [line.split()[:2] for line in result.stdout.splitlines()]
+    assert ["secret", "fail"] in [line.split()[:2] for line in result.stdout.splitlines()]
 
 
 def test_unknown_fields_and_states_are_accepted() -> None:
