@@ -437,8 +437,8 @@ def train(
         keep: Which finished jobs to keep on the cluster.
         logs: Ranks whose logs are printed: first, all, or numbers such as 0,5-7; at most 64 at a time. The
             last lines of a failed rank are always printed.
-        deadlines: Deadlines in seconds by stage: reconciled, scheduled, pulled, running, finished, hopeless,
-            outage.
+        deadlines: Deadlines in seconds by stage: reconciled, scheduled, pulled, running, finished, silence,
+            hopeless, outage.
     """
 
 def evaluate(
@@ -627,8 +627,8 @@ def launch(
         keep: Which finished jobs to keep on the cluster.
         logs: Ranks whose logs are printed: first, all, or numbers such as 0,5-7; at most 64 at a time. The
             last lines of a failed rank are always printed.
-        deadlines: Deadlines in seconds by stage: reconciled, scheduled, pulled, running, finished, hopeless,
-            outage.
+        deadlines: Deadlines in seconds by stage: reconciled, scheduled, pulled, running, finished, silence,
+            hopeless, outage.
 
     Raises:
         ParameterError: The function cannot be shipped, an option is wrong, or the name is taken.

@@ -1089,6 +1089,15 @@ def late_end(place: Place) -> Ended:
     return launch(place, LONG, "--deadlines", "finished=4").end()
 
 
+@alike("no rank prints a line any more", code=49, words=("seems to hang", "no rank printed a line for 8 s"))
+def no_more_lines(place: Place) -> Ended:
+    """While one prints, as long as it wants, nothing ends."""
+    lines = "for line in 1 2 3 4 5 6 7 8 9 10 11 12; do echo $line; sleep 1; done; sleep 100"
+    ended = launch(place, lines, "--deadlines", "silence=8").end()
+    assert "] 12" in ended.text
+    return ended
+
+
 @fault("a limit continues when its launcher is killed and run again", code=49, words=("did not end in time",))
 def limit_continues(place: Place) -> Ended:
     limit = ("--deadlines", "finished=40")

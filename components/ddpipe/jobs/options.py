@@ -118,6 +118,7 @@ class Deadlines:
     pulled: float = 1800  # until every image is there
     running: float = 300  # until every container has started
     finished: float | None = None  # until the job ends; None means no limit
+    silence: float | None = None  # how long no rank may print a line while all run; None means no limit
     # How long a state must last that cannot pass by itself, such as an image that does not exist; one that
     # may pass must last six times as long.
     hopeless: float = 20

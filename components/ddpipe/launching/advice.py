@@ -28,6 +28,10 @@ class Cause(StrEnum):
     NOT_PULLED = "Check that nodes can start {job.image}: {pods}; or increase pulled in `deadlines`."
     NOT_STARTED = "Check that nodes can start {job.image}: {pods}; or increase running in `deadlines`."
     TOO_LONG = "Increase finished in `deadlines`; training resumes from its last checkpoint."
+    HUNG = (
+        "Find where it hangs: `python -m ddpipe.torchrun` in place of torchrun prints each rank's stack; or "
+        "increase silence in `deadlines`. Training resumes from its last checkpoint."
+    )
     JOB_DELETED = f"Find out who deleted it; {AGAIN} to resume from the last checkpoint."
     POD_LOST = f"R{_RESUMED[1:]}. {{survive}}"
     OUT_OF_MEMORY = (

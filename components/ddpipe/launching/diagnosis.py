@@ -70,6 +70,12 @@ def late(
     return error_about(job, backend, kind, what, seen, cause)
 
 
+def hung(job: TrainingJob, backend: Backend, seconds: float) -> LaunchError:
+    """The error of a job whose ranks run and do not print."""
+    seen = f"no rank printed a line for {seconds:.0f} s; it was stopped"
+    return error_about(job, backend, DeadlineExceeded, "training seems to hang", seen, Cause.HUNG)
+
+
 _NOT_FOR_ROOM = {
     "SchedulingGated": Cause.GATED,
     "PersistentVolumeClaim": Cause.UNBOUND,

@@ -22,6 +22,7 @@ Without the wait, the job would fail without a cause: job and pods are watched s
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -120,6 +121,8 @@ class Follower:
                 patience = [] if self._patience.next is None else [self._patience.next]
                 moments = [*self._observer.ends, *self._progress.next, *patience]
                 moments += [] if self._history.next is None else [self._history.next]
+                if self.limits.deadlines.silence is not None:
+                    moments.append(self.logs.silence.since + self.limits.deadlines.silence)
                 if self._torn_since is not None:
                     moments += [self._torn_since + seconds for seconds in (_BEGINNING, _BEGINNING + _QUIET)]
                 self._observer.receive(self.limits.patience(self.clock(), moments))
@@ -170,6 +173,7 @@ class Follower:
             return resize
         error = self._hopeless(status, found, now) or self._late(status, found, now)
         if error is None:
+            self._end_if_hung(status, now)
             return None
         if fewer := elastic.reduced_to_scheduled(status, self.job.nodes, self.least, error.what):
             return fewer
@@ -282,6 +286,20 @@ class Follower:
             return None
         wanted = self.backend.wanted(found)
         return diagnosis.late(self.job, self.backend, status, overdue, self._warning, wanted)
+
+    def _end_if_hung(self, status: JobStatus, now: float) -> None:
+        """End a job none of whose ranks prints any more, if a deadline says so; a warning comes first."""
+        silence, limit = self.logs.silence, self.limits.deadlines.silence
+        if status.stage is not Stage.FINISHED or not self._observer.is_current or math.isinf(silence.since):
+            silence.begin(now)
+        running = {one.rank: one for one in status.replicas if one.is_running}
+        if warning := silence.warning(running, now):
+            self._note(warning)
+        if limit is None or now < silence.since + limit:
+            return
+        if self.logs.is_silent(running.values(), limit):
+            raise diagnosis.hung(self.job, self.backend, limit)
+        silence.begin(now)
 
     def _is_queued(self, overdue: Overdue, found: Object) -> bool:
         """Whether the operator works on other jobs first; it gets as much time again."""

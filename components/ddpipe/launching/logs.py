@@ -22,6 +22,7 @@ from ddpipe.kube.cluster import ApiError, Cluster, Query, Unanswered, pages
 from ddpipe.kube.resources import PODS
 from ddpipe.kube.retrying import RateLimiter, is_transient, reconnected
 from ddpipe.launching.loglines import Instant, Line, Mark, instant, lines_of, unread
+from ddpipe.launching.silence import Silence
 from ddpipe.processes.reports import Reported, Reports
 
 # After so much silence a log is requested again; training may well write nothing for minutes.
@@ -31,7 +32,7 @@ MOST_FOLLOWED = 64
 # So many logs are opened at once, then so many per second: when 64 pods start, each has a log to open, and
 # where nodes cannot show logs, each is requested again and again.
 _OPENED_AT_ONCE, _OPENED_PER_SECOND = 10, 3.0
-# Seconds for the last lines of a job that somebody lists.
+# Seconds for the last lines that somebody waits for.
 _ANSWER = 5
 # Failed ranks whose last lines are read: many fail for the reason of the first.
 MOST_FAILED = 16
@@ -63,7 +64,7 @@ class Logs:
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.cluster, self.pods = cluster, pods
-        self.reports, self.lines = Reports(), 0
+        self.reports, self.silence, self.lines = Reports(), Silence(), 0
         self._write, self._ranks, self._say = write, ranks, say
         self._followed: dict[str, PodLog] = {}
         self._failed: dict[str, _LastLines] = {}
@@ -99,6 +100,7 @@ class Logs:
         if line.finished:
             tail.append(line.text)
         self.lines += 1
+        self.silence.take(rank, monotonic())
         self.reports.take(rank, line.text, float(line.time[0]) if line.time else time())
         self._write(f"[{rank}] {line.text}")
 
@@ -120,13 +122,30 @@ class Logs:
             behind[0].thread.join(0.05)
         return tuple(reader.rank for reader in behind)
 
+    def is_silent(self, replicas: Iterable[Replica], seconds: float) -> bool:
+        """Whether these pods' logs hold no line of the last seconds, by a request of their own.
+
+        A connection that follows a log may be dead without a sign, for as long as half an hour.
+        """
+        since = self.cluster.now() - seconds
+        chosen = [one for one in replicas if self._is_chosen(one)][:MOST_FOLLOWED]
+        last: list[Instant | None] = []
+        try:
+            for one in chosen:
+                self.limiter.wait()
+                pieces = self._pieces(one, {"tailLines": "1"}, _ANSWER)
+                last += (line.time for line in lines_of(pieces, complete=True))
+        except ApiError:
+            return False
+        return bool(chosen) and all(time is not None and time[0] < since for time in last)
+
     def _in_turn(self, replica: Replica, query: Query) -> Iterator[bytes]:
         self.limiter.wait()
         return self._pieces(replica, query)
 
-    def _pieces(self, replica: Replica, query: Query) -> Iterator[bytes]:
+    def _pieces(self, replica: Replica, query: Query, idle: float = _SILENCE) -> Iterator[bytes]:
         query = {"container": replica.container, "timestamps": "true", **query}
-        return self.cluster.pieces(f"{self.pods}/{replica.pod}/log", query, _SILENCE)
+        return self.cluster.pieces(f"{self.pods}/{replica.pod}/log", query, idle)
 
     def _is_chosen(self, replica: Replica) -> bool:
         """Whether the pod's number is chosen: a master is 0, and the workers follow it."""

@@ -323,6 +323,7 @@ CASES: dict[Cause, Callable[[], DdpipeError]] = {
     Cause.NOT_PULLED: lambda: late_at(Stage.PULLED),
     Cause.NOT_STARTED: lambda: late_at(Stage.RUNNING),
     Cause.TOO_LONG: lambda: late_at(Stage.FINISHED),
+    Cause.HUNG: lambda: diagnosis.hung(JOB, BACKEND, 600),
     Cause.JOB_DELETED: lambda: diagnosis.deleted(JOB, BACKEND),
     Cause.POD_LOST: lambda: failure(replica(status={"reason": "Evicted"})),
     Cause.OUT_OF_MEMORY: lambda: failure(replica(state=ended(137, reason="OOMKilled"))),

@@ -1,0 +1,80 @@
+"""Ranks that print nothing any more: when that is said, and when it ends the job."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from launch_samples import PODS, a_job, a_pod, a_server, an_object
+
+from ddpipe.errors import DeadlineExceeded
+from ddpipe.launching.launcher import launch
+from ddpipe.launching.silence import Silence
+
+
+def printing(*ranks: str, every: float = 10, lines: int = 12, silence: Silence | None = None) -> Silence:
+    """So many lines of each rank, the first one at 0."""
+    silence = silence or Silence()
+    for number in range(lines):
+        for rank in ranks:
+            silence.take(rank, number * every)
+    return silence
+
+
+def test_ten_times_the_longest_pause_is_reported_once() -> None:
+    silence = printing("worker-0")
+    assert not silence.warning(["worker-0"], 110 + 100)
+    warning = silence.warning(["worker-0"], 110 + 101)
+    assert warning.startswith("worker-0 printed nothing for 101 s, before never for more than 10 s")
+    assert not silence.warning(["worker-0"], 1000)
+
+
+def test_a_rank_that_prints_again_has_shown_how_long_it_may_pause() -> None:
+    silence = printing("worker-0")
+    assert silence.warning(["worker-0"], 300)
+    silence.take("worker-0", 310)
+    assert not silence.warning(["worker-0"], 310 + 1999)
+    assert silence.warning(["worker-0"], 310 + 2001)
+
+
+def test_quick_lines_do_not_make_a_short_pause_a_hang() -> None:
+    silence = printing("worker-0", every=0.1)
+    assert not silence.warning(["worker-0"], 60)
+    assert silence.warning(["worker-0"], 62)
+
+
+def test_a_few_lines_show_nothing() -> None:
+    assert not printing("worker-0", lines=9).warning(["worker-0"], math.inf)
+
+
+def test_a_rank_that_has_ended_is_not_silent() -> None:
+    assert not printing("worker-0").warning([], 1000)
+
+
+def test_of_many_ranks_a_few_are_named() -> None:
+    ranks = [f"worker-{number}" for number in range(64)]
+    assert "worker-0, worker-1, worker-2 and 61 more printed" in printing(*ranks).warning(ranks, 1000)
+
+
+def test_the_time_counts_from_the_last_line_of_any_rank() -> None:
+    silence = Silence()
+    assert math.isinf(silence.since)
+    silence.begin(5)
+    assert silence.since == 5
+    printing("worker-1", lines=3, silence=silence)
+    assert silence.since == 20
+
+
+def lines(*seconds: int) -> list[bytes]:
+    return [b"2026-01-01T00:00:%02d.000000001Z step" % second for second in seconds]
+
+
+def test_a_job_whose_ranks_print_nothing_ends_if_a_deadline_says_so() -> None:
+    job = a_job(deadlines={"silence": 0.2})
+    server = a_server(an_object(job, "Running"), a_pod(job), a_pod(job, "worker-1"))
+    for rank in (0, 1):
+        server.logs[f"{PODS}/{job.name}-worker-{rank}/log"] = [lines(1, 2)]
+    with pytest.raises(DeadlineExceeded, match="no rank printed a line for") as caught:
+        launch(job, server, exists=lambda _: True)
+    assert "training seems to hang" in str(caught.value)
+    assert "increase silence in `deadlines`" in str(caught.value)
