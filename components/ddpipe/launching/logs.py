@@ -22,7 +22,7 @@ from ddpipe.kube.cluster import ApiError, Cluster, Query, Unanswered, pages
 from ddpipe.kube.resources import PODS
 from ddpipe.kube.retrying import RateLimiter, is_transient, reconnected
 from ddpipe.launching.loglines import Instant, Line, Mark, instant, lines_of, unread
-from ddpipe.launching.silence import Silence
+from ddpipe.launching.progress import Silence
 from ddpipe.processes.reports import Reported, Reports
 
 # After so much silence a log is requested again; training may well write nothing for minutes.

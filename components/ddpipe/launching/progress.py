@@ -1,21 +1,23 @@
 """What a launcher prints while it follows a job: a few lines, however many pods there are.
 
-Four kinds of lines, each with its own bound:
+Five kinds of lines, each with its own bound:
 
     pulling images: 512 of 512 pods (worker-3: ContainerCreating)     how far the job is
     2 pods failed (worker-17 on n18, worker-40 on n41): exit code 3   at once; pods with one end are one line
     2 of 512 pods are behind, 510 run (worker-7: no node fits)        after a minute, then less and less often
     progress=0.42 step=420 seconds_left=580 loss=0.52                 once a minute, if the training says so
+    worker-0 printed nothing for 251 s, before never for more than …  once per silence
 
 `Output` writes them in the background, so that a slow reader never blocks the launch protocol.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import Full, Queue
 from threading import Event, Thread
 from typing import TextIO
@@ -33,6 +35,11 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 # When pods that do not run although most others do are reported, in seconds, and how often after that.
 _BEHIND_AT, _BEHIND_EVERY = (60.0, 300.0, 1800.0), 3600.0
 _MINUTE = 60.0
+# A rank that prints nothing for so many times its longest pause, and at least a minute, may hang.
+_UNUSUAL = 10
+# So many lines show how long a rank pauses.
+_ENOUGH_LINES = 10
+_MOST_NAMED = 3
 
 _WORDS = {
     Stage.RECONCILED: "waiting for the operator",
@@ -200,6 +207,72 @@ class _Minutes:
                 self._line = reported.line
                 self.say(self._line)
             self.next = now + _MINUTE
+
+
+@dataclass(slots=True)
+class _Pauses:
+    last: float
+    lines: int = 1
+    longest: float = 0
+    is_reported: bool = False
+
+    @property
+    def ends(self) -> float:
+        """When a silence is longer than any before; never, if too little is known."""
+        return self.last + max(_MINUTE, _UNUSUAL * self.longest) if self.lines >= _ENOUGH_LINES else math.inf
+
+
+@dataclass(slots=True)
+class Silence:
+    """Whether ranks print no more: of a script without ddpipe, nothing else shows a hang.
+
+        10:00:00    worker-0 prints its first line, then one every 10 s, once after 25 s
+        10:30:00    its last line
+        10:34:10    ten times its longest pause is over: a warning, once
+        11:30:00    `silence=3600` in `deadlines` is over: the job ends, if its logs hold no newer line either
+
+    The last condition matters: a connection can be dead without a sign, and lines then wait at the node. The
+    thread of each rank's log reports its lines, at seconds of a monotonic clock.
+    """
+
+    _ranks: dict[str, _Pauses] = field(default_factory=dict)
+    _since: float = math.inf
+
+    def take(self, rank: str, now: float) -> None:
+        """A rank has printed a line."""
+        pauses = self._ranks.get(rank)
+        if pauses is None:
+            self._ranks[rank] = _Pauses(now)
+            return
+        pauses.longest = max(pauses.longest, now - pauses.last)
+        pauses.last, pauses.is_reported = now, False
+        pauses.lines += 1
+
+    def warning(self, running: Collection[str], now: float) -> str:
+        """Which running ranks are silent for much longer than ever; empty if all of them were reported."""
+        silent = {rank: pauses for rank, pauses in self._ranks.copy().items() if pauses.ends < now}
+        new = [rank for rank in silent if rank in running and not silent[rank].is_reported]
+        if not new:
+            return ""
+        for rank in new:
+            silent[rank].is_reported = True
+        first = silent[new[0]]
+        named = ", ".join(new[:_MOST_NAMED])
+        if more := len(new) - len(new[:_MOST_NAMED]):
+            named += f" and {more} more"
+        return (
+            f"{named} printed nothing for {now - first.last:.0f} s, before never for "
+            f"more than {first.longest:.0f} s: it may hang; `silence` in `deadlines` ends such a job"
+        )
+
+    def begin(self, now: float) -> None:
+        """Let what was before not count: the job did not run, or its server did not answer."""
+        self._since = now
+
+    @property
+    def since(self) -> float:
+        """When the last line of any rank came, or the job began to run; never, before that."""
+        return max((self._since, *(one.last for one in self._ranks.copy().values())))
 
 
 class Output:

@@ -9,7 +9,7 @@ from launch_samples import PODS, a_job, a_pod, a_server, an_object
 
 from ddpipe.errors import DeadlineExceeded
 from ddpipe.launching.launcher import launch
-from ddpipe.launching.silence import Silence
+from ddpipe.launching.progress import Silence
 
 
 def printing(*ranks: str, every: float = 10, lines: int = 12, silence: Silence | None = None) -> Silence:
