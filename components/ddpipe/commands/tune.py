@@ -173,13 +173,6 @@ def _searched(job: TrainingJob, plan: SearchPlan, cluster: Cluster) -> tuple[Out
 
 
 def _plan(space: Space, search: SearchOptions, recipe: Recipe, metric: str, restart: str) -> SearchPlan:
-    if search.pruning == Pruning.HALVING:
-        raise ParameterError(
-            what="the search cannot start",
-            which=f"`pruning` {search.pruning}",
-            seen="Katib stops trials by the median rule only",
-            do=f"Choose {Pruning.MEDIAN} or {Pruning.NONE}.",
-        )
     return SearchPlan(
         parameters=katib_parameters(space),
         metric=metric,

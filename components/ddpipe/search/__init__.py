@@ -27,7 +27,6 @@ class Pruning(StrEnum):
     """Which trials a search stops early."""
 
     MEDIAN = "median"
-    HALVING = "halving"
     NONE = "none"
 
 
@@ -60,7 +59,7 @@ class SearchOptions(Parameters):
     pruning: str = parameter(
         "median",
         "Which trials stop early, judged by the validation metric of each epoch: median (worse than half of "
-        "the others), halving (only the best third continues to 3, 9, 27 … epochs), or none.",
+        "the others), or none.",
         OneOf(tuple(map(str, Pruning))),
     )
 

@@ -116,29 +116,22 @@ class Search:
             return False
         process.judged = len(history)
         scores = [epoch[self.metric] for epoch in history]
-        found = pruned(self.options.pruning, scores[: process.recipe.epochs - 1], self.ledger.ended())
-        if found.epoch:
+        last = pruned(self.options.pruning, scores[: process.recipe.epochs - 1], self.ledger.ended())
+        if last:
             process.stop()
             process.wait()
-            self._end(number, TrialState.PRUNED, history[: found.epoch], scores[found.epoch - 1], found.notes)
+            self._end(number, TrialState.PRUNED, history[:last], scores[last - 1])
             return True
         self.ledger.report(number, scores)
         if record:
-            self._end(number, TrialState.COMPLETE, history, record["final"][self.metric], found.notes)
+            self._end(number, TrialState.COMPLETE, history, record["final"][self.metric])
         elif ended:
             self._fail(number, history, process.failure())
         return ended
 
-    def _end(
-        self,
-        number: int,
-        state: TrialState,
-        history: Sequence[Record],
-        score: float,
-        notes: Mapping[str, Any],
-    ) -> None:
+    def _end(self, number: int, state: TrialState, history: Sequence[Record], score: float) -> None:
         self.ledger.report(number, [epoch[self.metric] for epoch in history])
-        self.ledger.end(number, state, score=score, notes=notes, seconds=_seconds(history))
+        self.ledger.end(number, state, score=score, seconds=_seconds(history))
 
     def _fail(self, number: int, history: Sequence[Record], error: DdpipeError) -> None:
         if isinstance(error, Interrupted):

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
-from optuna.pruners import BasePruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
+from optuna.pruners import BasePruner, MedianPruner, NopPruner
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
@@ -34,14 +34,6 @@ STARTUP = 8  # trials with random values, before TPE models those so far
 DIGITS = 4  # significant digits of a proposed number: nobody needs more, and they can be read and typed
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
-
-
-@dataclass(frozen=True, slots=True)
-class Pruned:
-    """The epoch after which a trial stops, None if it continues, and what the pruner has to know later."""
-
-    epoch: int | None
-    notes: Mapping[str, Any] = field(default_factory=dict)
 
 
 def distributions(space: Space) -> dict[str, BaseDistribution]:
@@ -74,22 +66,15 @@ def _rounded(item: Dimension, value: Any) -> Any:  # noqa: ANN401 - of the hyper
     return min(max(float(f"{value:.{DIGITS}g}"), item.low), item.high)
 
 
-def pruned(pruning: str, scores: Sequence[float], past: Sequence[FrozenTrial]) -> Pruned:
-    """Whether a trial stops, and after which epoch."""
-    study = _study(pruner=_PRUNERS[Pruning(pruning)](), past=past)
-    trial = study.ask()
+def pruned(pruning: str, scores: Sequence[float], past: Sequence[FrozenTrial]) -> int | None:
+    """The epoch after which a trial stops; None if it continues."""
+    pruner = MedianPruner(n_startup_trials=4) if pruning == Pruning.MEDIAN else NopPruner()
+    trial = _study(pruner=pruner, past=past).ask()
     for epoch, score in enumerate(scores, start=1):
         trial.report(score, epoch)
         if trial.should_prune():
-            return Pruned(epoch, study.trials[trial.number].system_attrs)
-    return Pruned(None, study.trials[trial.number].system_attrs)
-
-
-_PRUNERS: Mapping[Pruning, Callable[[], BasePruner]] = {
-    Pruning.MEDIAN: lambda: MedianPruner(n_startup_trials=4),
-    Pruning.HALVING: lambda: SuccessiveHalvingPruner(min_resource=1, reduction_factor=3),
-    Pruning.NONE: NopPruner,
-}
+            return epoch
+    return None
 
 
 def importance(trials: Sequence[FrozenTrial]) -> dict[str, float]:
@@ -210,13 +195,10 @@ class Ledger:
         state: TrialState,
         *,
         score: float | None = None,
-        notes: Mapping[str, Any] | None = None,
         **facts: object,
     ) -> None:
         """End a trial."""
         key = self.trials()[number]._trial_id  # noqa: SLF001 - storage's own key
-        for name, value in (notes or {}).items():
-            self._storage.set_trial_system_attr(key, name, value)
         for name, fact in facts.items():
             self._storage.set_trial_user_attr(key, name, fact)
         self._storage.set_trial_state_values(key, state, None if score is None else [score])
