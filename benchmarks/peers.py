@@ -7,14 +7,12 @@ import os
 import subprocess
 import venv
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from place import ACCOUNT, IMAGE, Place
 
 from ddpipe.commands.jobs import job_of, launch_command
 from ddpipe.jobs.job import TrainingJob
-from ddpipe.jobs.options import Success
 from ddpipe.jobs.pytorchjob import manifest
 from ddpipe.jobs.trainjob import manifest as trainjob_manifest
 from ddpipe.kube.cluster import spec_schema
@@ -51,8 +49,9 @@ def official(place: Place, patience: int) -> Callable[[Sequence[str]], list[str]
     python, script = str(training_python()), str(Path(__file__).with_name("official.py"))
 
     def command(arguments: Sequence[str]) -> list[str]:
-        job = replace(_job(place, arguments), success=Success.RANK0)
-        return [python, script, json.dumps(manifest(job)), str(patience)]
+        # As for an operator that knows no job without a master.
+        made = manifest(_job(place, arguments), {"runPolicy": {}, "nprocPerNode": {}})
+        return [python, script, json.dumps(made), str(patience)]
 
     return command
 

@@ -323,7 +323,6 @@ def train(
     runtime: str = "torch-distributed",
     scheduling: Mapping[str, Any] = ...,
     preflight: str = "enforce",
-    success: str = "all",
     restart: str = "Never",
     max_restarts: int = 3,
     keep: str = "never",
@@ -431,7 +430,6 @@ def train(
         preflight: What to do with a job that preflight finds cannot run: reject it (enforce); the same
             without looking at nodes, for clusters that add some (autoscaling); or log a warning and create it
             (warn).
-        success: Which replicas must succeed for the job to succeed: all, or rank 0 alone.
         restart: When to restart failed replicas.
         max_restarts: Maximum number of restarts; the next failure fails the job.
         keep: Which finished jobs to keep on the cluster.
@@ -561,7 +559,6 @@ def launch(
     runtime: str = "torch-distributed",
     scheduling: Mapping[str, Any] = ...,
     preflight: str = "enforce",
-    success: str = "all",
     restart: str = "Never",
     max_restarts: int = 3,
     keep: str = "never",
@@ -621,7 +618,6 @@ def launch(
         preflight: What to do with a job that preflight finds cannot run: reject it (enforce); the same
             without looking at nodes, for clusters that add some (autoscaling); or log a warning and create it
             (warn).
-        success: Which replicas must succeed for the job to succeed: all, or rank 0 alone.
         restart: When to restart failed replicas.
         max_restarts: Maximum number of restarts; the next failure fails the job.
         keep: Which finished jobs to keep on the cluster.

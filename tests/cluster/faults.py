@@ -527,9 +527,6 @@ fault("a worker is killed by a signal", code=48, words=("worker-1 of", "SIGKILL"
 fault("a worker fails after rank 0 has succeeded", code=48, words=("worker-1 of", "exit code 3"))(
     fails(rank(1, "sleep 3; exit 3", "exit 0"))
 )
-fault("a worker fails after rank 0 has succeeded, which is all that counts", level="privileged")(
-    fails(rank(1, "sleep 3; exit 3", "exit 0"), "--success", "rank0")
-)
 fault(
     "out of memory",
     reports="prefect 9647, argo-workflows 13373",

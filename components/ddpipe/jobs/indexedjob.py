@@ -18,7 +18,7 @@ from ddpipe.errors import ParameterError
 from ddpipe.jobs import CONTAINER
 from ddpipe.jobs.backend import Backend, Controller, OwnedObject
 from ddpipe.jobs.job import JOB, TrainingJob, manifest_of
-from ddpipe.jobs.options import Restart, Success
+from ddpipe.jobs.options import Restart
 from ddpipe.jobs.pods import ranks, template
 from ddpipe.jobs.replicas import INDEX, Read, current_and_replaced, replica_of, stage_of
 from ddpipe.jobs.status import JobStatus, Phase, condition
@@ -43,14 +43,12 @@ def manifest(job: TrainingJob, _schema: Object | None = None) -> dict[str, Any]:
             seen=f"{dict(job.scheduling)}, which only an operator supports",
             do="Leave it out, let a queue admit the job as a whole, or choose another backend.",
         )
-    of_rank_0 = {"rules": [{"succeededIndexes": "0"}]}
     spec = {
         "completionMode": "Indexed",
         "completions": job.nodes,
         "parallelism": job.nodes,
         "ttlSecondsAfterFinished": job.finished_ttl,
         **_failure_policy(job),
-        **({"successPolicy": of_rank_0} if job.success == Success.RANK0 else {}),
         "template": pod(job),
     }
     return manifest_of(JOBS, job, spec)

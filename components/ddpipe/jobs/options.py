@@ -34,13 +34,6 @@ class Keep(StrEnum):
         return self is Keep.ALWAYS or (self is Keep.FAILED and failed)
 
 
-class Success(StrEnum):
-    """Whose success is the job's success."""
-
-    ALL = "all"
-    RANK0 = "rank0"
-
-
 class Restart(StrEnum):
     """When a failed replica is restarted instead of failing the job."""
 
@@ -199,11 +192,6 @@ class JobOptions(Parameters):
         "looking at nodes, for clusters that add some (autoscaling); or log a warning and create it (warn).",
         OneOf(tuple(Preflight)),
     )
-    success: str = parameter(
-        Success.ALL.value,
-        "Which replicas must succeed for the job to succeed: all, or rank 0 alone.",
-        OneOf(tuple(Success)),
-    )
     restart: str = parameter(Restart.NEVER.value, "When to restart failed replicas.", OneOf(tuple(Restart)))
     max_restarts: int = parameter(
         3, "Maximum number of restarts; the next failure fails the job.", Between(0, 1000)
@@ -293,6 +281,7 @@ _FORMER: Mapping[str, object] = {
     "priority_class": "",
     "autoscaling": False,
     "outage": 600.0,
+    "success": "all",
 }
 
 

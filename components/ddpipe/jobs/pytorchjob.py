@@ -21,7 +21,7 @@ from ddpipe.errors import ParameterError, listed
 from ddpipe.jobs import CONTAINER
 from ddpipe.jobs.backend import Backend, Controller
 from ddpipe.jobs.job import TrainingJob, manifest_of
-from ddpipe.jobs.options import Restart, Success
+from ddpipe.jobs.options import Restart
 from ddpipe.jobs.pods import ranks, template
 from ddpipe.jobs.replicas import Read, name_within, replica_of, stage_of
 from ddpipe.jobs.status import JobStatus, Phase, Replica, condition
@@ -37,6 +37,7 @@ OPERATOR = Controller(
 PORT = 23456  # the operator's default port of rank 0
 MEETING_PORT = 29400  # torchrun's own for a rendezvous, so that rank 0's is free
 INDEX = "metadata.labels['training.kubeflow.org/replica-index']"
+_NO_MASTER = "elasticPolicy"  # a field that only operators know which accept a job of workers alone
 
 
 def manifest(job: TrainingJob, schema: Object | None = None) -> dict[str, Any]:
@@ -69,16 +70,11 @@ def _conflicts(job: TrainingJob, schema: Object | None) -> Iterator[str]:
         yield f"runPolicy.{path} ({json.dumps(value)}): its CRD does not have this field"
 
 
-def _has_master(job: TrainingJob, known: set[str]) -> bool:
-    return job.success == Success.RANK0 or "elasticPolicy" not in known
-
-
 def _run_policy(job: TrainingJob, known: set[str]) -> dict[str, Any]:
     """The pytorch-operator of MiniKF's days has these at the top of the spec."""
     # With a master the operator ends the job while others still work: their pods are needed to judge them.
-    judged = _has_master(job, known) and job.success == Success.ALL
     policy: dict[str, Any] = {
-        "cleanPodPolicy": "None" if judged else "Running",
+        "cleanPodPolicy": "Running" if _NO_MASTER in known else "None",
         "ttlSecondsAfterFinished": job.finished_ttl,
     }
     if job.restart != Restart.NEVER:
@@ -97,7 +93,7 @@ def _replica_specs(job: TrainingJob, known: set[str]) -> dict[str, Any]:
         return {"replicas": count, "restartPolicy": policy, "template": template(job, CONTAINER, env)}
 
     set_by_operator = "nprocPerNode" in known
-    if not _has_master(job, known):
+    if _NO_MASTER in known:
         env = ranks(job, f"{job.name}-worker-0", PORT, INDEX)
         return {"Worker": replicas(job.nodes, env if set_by_operator else [*env, *_group(job)])}
     env = [] if set_by_operator else [*_group(job), *_meeting(job)]
@@ -149,7 +145,7 @@ def status(job: TrainingJob, found: Object, pods: Sequence[Object], read: Read =
     current = phase(found)
     ending = condition(found, "Failed") or condition(found, "Succeeded") or {}
     message = ending.get("message", "")
-    if current is Phase.SUCCEEDED and job.success == Success.ALL:
+    if current is Phase.SUCCEEDED:
         if any(replica.over and replica.has_failed for replica in replicas):
             current = Phase.FAILED
         # With a master the operator considers only the master: the kept pods of the workers show the rest.

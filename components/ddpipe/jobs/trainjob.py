@@ -24,7 +24,7 @@ from ddpipe.errors import ParameterError, listed
 from ddpipe.jobs import CONTAINER
 from ddpipe.jobs.backend import Backend, Controller
 from ddpipe.jobs.job import TrainingJob, manifest_of
-from ddpipe.jobs.options import RUNTIME, Keep, Restart, Success
+from ddpipe.jobs.options import RUNTIME, Restart
 from ddpipe.jobs.pods import ranks, template
 from ddpipe.jobs.replicas import INDEX, Read, current_and_replaced, replica_of, stage_of
 from ddpipe.jobs.status import JobStatus, Phase, Replica, condition
@@ -76,8 +76,6 @@ def manifest(job: TrainingJob, schema: Object | None = None) -> dict[str, Any]:
 def _conflicts(job: TrainingJob, schema: Object | None) -> Iterator[str]:
     if job.scheduling:
         yield "scheduling: gang scheduling is set up in the training runtime (podGroupPolicy)"
-    if job.success == Success.RANK0 and job.keep == Keep.ALWAYS:
-        yield "`success` rank0 with `keep` always: the other ranks would run forever"
     kept = {
         name: getattr(job, name) for name in ("namespace", "image", "service_account", "deadlines", "again")
     }
@@ -184,9 +182,6 @@ def _nodes(found: Object) -> int | None:
 
 def _judged(job: TrainingJob, replicas: Sequence[Replica], replaced: Sequence[Replica]) -> tuple[Phase, str]:
     """The phase of a job that has not ended for its controller, and why."""
-    ended = {replica.rank for replica in replicas if replica.over and not replica.has_failed}
-    if job.success == Success.RANK0 and "worker-0" in ended:
-        return Phase.SUCCEEDED, ""
     if any(_is_fatal(job, replica) for replica in (*replicas, *replaced)):
         return Phase.FAILED, ""
     restarts = len(replaced) + sum(replica.restarts for replica in replicas)

@@ -33,7 +33,7 @@ from threading import Event
 from ddpipe.errors import LaunchError
 from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.job import TrainingJob
-from ddpipe.jobs.options import Restart, Success
+from ddpipe.jobs.options import Restart
 from ddpipe.jobs.status import JobStatus, Phase, Replica, Run, Stage
 from ddpipe.kube.api import ApiError, Cluster, Refused
 from ddpipe.kube.resources import Object
@@ -260,8 +260,6 @@ class Follower:
     def _is_complete(self, status: JobStatus) -> bool:
         if status.phase is Phase.FAILED:
             return self._history.has_failures
-        if self.job.success == Success.RANK0:
-            return bool(status.replicas) and status.replicas[0].over
         return all(replica.over for replica in status.replicas)
 
     def _hopeless(self, status: JobStatus, found: Object, now: float) -> LaunchError | None:

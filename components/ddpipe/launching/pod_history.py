@@ -29,7 +29,7 @@ from dataclasses import replace
 
 from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.job import TrainingJob
-from ddpipe.jobs.options import Restart, Success
+from ddpipe.jobs.options import Restart
 from ddpipe.jobs.replicas import Cache
 from ddpipe.jobs.status import JobStatus, Phase, Replica, Run
 from ddpipe.kube.resources import Object
@@ -133,7 +133,7 @@ class PodHistory:
     def missing(self, found: Object, status: JobStatus) -> int:
         """How many ranks must have succeeded, but neither were seen to nor are counted by the controller."""
         # If somebody scales the object, its controller calls the rest a success.
-        if self._job.success != Success.ALL or self._backend.wanted(found) is None:
+        if self._backend.wanted(found) is None:
             return 0
         return max(0, self._job.nodes - max(len(self._succeeded), status.succeeded))
 
@@ -256,10 +256,8 @@ class PodHistory:
         """Ended once every rank has, or one for good, although other containers keep the pods from ending."""
         stays = [one for one in status.replicas if one.ending and one.beside and not one.over]
         failed = [one for one in stays if one.has_failed and self._job.restart == Restart.NEVER]
-        # Only rank 0 counts where its success is the job's.
-        counted = status.replicas[: 1 if self._job.success == Success.RANK0 else self._job.nodes]
         is_whole = len(status.replicas) == self._job.nodes and self._backend.wanted(found) is not None
-        ended = all(one.has_succeeded for one in counted)
+        ended = all(one.has_succeeded for one in status.replicas)
         if not stays or not is_whole or not (failed or ended):
             self._staying_since, self.next, self.staying = None, None, ""
             return status

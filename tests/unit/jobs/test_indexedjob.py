@@ -10,7 +10,7 @@ from launch_samples import UID, a_job, ended
 from ddpipe.errors import ParameterError
 from ddpipe.jobs.indexedjob import manifest, owns, phase, pod, services, status
 from ddpipe.jobs.job import TrainingJob, owner_of
-from ddpipe.jobs.options import Restart, Success
+from ddpipe.jobs.options import Restart
 from ddpipe.jobs.replicas import INDEX
 from ddpipe.jobs.status import Phase, Stage
 
@@ -126,11 +126,6 @@ def test_killed_and_removed_pods_are_replaced_failed_ones_not() -> None:
     assert failed["onExitCodes"]["values"] == list(range(1, 128))
     assert "containerName" not in failed["onExitCodes"], "a webhook may rename the one that trains"
     assert (spec["backoffLimit"], spec["template"]["spec"]["restartPolicy"]) == (6, "Never")
-
-
-def test_rank_0_alone_decides_where_it_is_asked_to() -> None:
-    assert spec_of(a_job(success=Success.RANK0))["successPolicy"] == {"rules": [{"succeededIndexes": "0"}]}
-    assert "successPolicy" not in spec_of(a_job())
 
 
 def test_a_patch_may_change_what_a_job_s_pods_need() -> None:

@@ -12,7 +12,7 @@ from launch_samples import a_job, a_pod, an_object, ended
 
 from ddpipe.errors import ParameterError
 from ddpipe.jobs.job import TrainingJob, owner_of
-from ddpipe.jobs.options import Keep, Restart, Success
+from ddpipe.jobs.options import Keep, Restart
 from ddpipe.jobs.pytorchjob import manifest, phase, status
 from ddpipe.jobs.status import Phase, Stage
 
@@ -121,11 +121,6 @@ def test_what_an_older_operator_would_ignore_is_refused_all_at_once() -> None:
     assert "runPolicy.schedulingPolicy.scheduleTimeoutSeconds (60)" in caught.value.seen
     with pytest.raises(ParameterError, match=r"runPolicy\.schedulingPolicy"):
         manifest(a_job(scheduling={"minAvailable": 2}), {"pytorchReplicaSpecs": {}})
-
-
-def test_only_rank_0_counts_where_there_is_a_master() -> None:
-    specs = manifest(a_job(success=Success.RANK0))["spec"]["pytorchReplicaSpecs"]
-    assert set(specs) == {"Master", "Worker"}
 
 
 def test_a_pod_passes_the_restricted_level() -> None:
@@ -306,8 +301,6 @@ def test_a_job_is_active_while_a_worker_is_after_its_master_ended() -> None:
     job = a_job()
     pods = [a_pod(job, "master-0", "Succeeded", state=ended(0)), a_pod(job, "worker-0")]
     assert status(job, with_master(job, "Succeeded"), pods).phase is Phase.ACTIVE
-    only_rank_0 = a_job(success=Success.RANK0)
-    assert status(only_rank_0, an_object(only_rank_0, "Succeeded"), pods).phase is Phase.SUCCEEDED
 
 
 def test_without_a_master_the_operator_has_seen_all_workers_succeed() -> None:

@@ -11,7 +11,7 @@ import pytest
 import released_crds
 from released_crds import OPTIONS, RELEASES, Release, problems
 
-from ddpipe.jobs.options import Restart, Success
+from ddpipe.jobs.options import Restart
 
 pytestmark = [
     pytest.mark.installs,
@@ -23,9 +23,7 @@ RELEASED = pytest.mark.parametrize("release", RELEASES, ids=str)
 
 
 @RELEASED
-@pytest.mark.parametrize(
-    "options", [{}, {"nodes": 1}, {"success": Success.RANK0}, {"restart": Restart.ON_FAILURE}]
-)
+@pytest.mark.parametrize("options", [{}, {"nodes": 1}, {"restart": Restart.ON_FAILURE}])
 def test_a_release_takes_a_job_as_it_is(release: Release, options: dict[str, Any]) -> None:
     assert not problems(release, release.manifest(**options))
 

@@ -9,7 +9,7 @@ from launch_samples import HIGH, UID, a_job, a_server, ended
 
 from ddpipe.errors import ParameterError
 from ddpipe.jobs.job import TrainingJob, owner_of
-from ddpipe.jobs.options import Keep, Restart, Success
+from ddpipe.jobs.options import Restart
 from ddpipe.jobs.replicas import INDEX
 from ddpipe.jobs.status import JobStatus, Phase, Stage
 from ddpipe.jobs.trainjob import (
@@ -158,7 +158,6 @@ def test_what_a_version_has_a_place_for_is_sent() -> None:
         ({"pull_policy": "Always"}, "000", f'spec.containers.{STEP}.imagePullPolicy ("Always")'),
         ({"patch": {"spec": {"containers": [{"name": "aid", "image": "b"}]}}}, "000", "aid.image"),
         ({"scheduling": {"minAvailable": 2}}, "000", "podGroupPolicy"),
-        ({"success": Success.RANK0, "keep": Keep.ALWAYS}, "000", "would run forever"),
     ],
 )
 def test_what_is_asked_for_and_has_no_place_is_refused(
@@ -296,14 +295,6 @@ def test_a_completed_job_without_pods_counts_its_nodes() -> None:
     assert seen(a_node_pod(0, "Succeeded", ended(0)), found=an_object("Complete")).succeeded == 0
 
 
-@pytest.mark.parametrize(("rank", "expected"), [(0, Phase.SUCCEEDED), (1, Phase.ACTIVE)])
-def test_success_of_rank0_needs_rank_0_itself(rank: int, expected: Phase) -> None:
-    over = [
-        a_node_pod(index, "Succeeded", ended(0)) if index == rank else a_node_pod(index) for index in range(2)
-    ]
-    assert seen(*over, success=Success.RANK0.value).phase is expected
-
-
 def test_a_runtime_s_other_steps_are_no_replicas() -> None:
     assert seen(a_node_pod(0, part="dataset-initializer")).replicas == ()
 
@@ -346,12 +337,6 @@ def test_restarts_have_their_limit_for_the_group_as_a_whole() -> None:
     once_more = seen(*pods, a_node_pod(1, "Failed", ended(1), created=10), **options)
     assert once_more.phase is Phase.FAILED
     assert once_more.message == "its pods were restarted 3 times"
-
-
-def test_rank_0_can_be_all_that_counts() -> None:
-    pods = a_node_pod(0, "Succeeded", ended(0)), a_node_pod(1)
-    assert seen(*pods).phase is Phase.ACTIVE
-    assert seen(*pods, success=Success.RANK0).phase is Phase.SUCCEEDED
 
 
 def an_event(kind: str, name: str, uid: str = "", created: str = "2026-01-01T00:00:11Z") -> dict[str, Any]:

@@ -214,16 +214,12 @@ def test_the_cause_of_two_removals_in_a_second_is_seen_first(first: int) -> None
     assert failure_of(found).which.startswith(f"worker-{first} of")
 
 
-def test_a_success_waits_for_the_ends_of_the_pods_that_count() -> None:
-    """Of all of them; or of the first alone, while the others still tidy up."""
-    alone = replace(JOB, success="rank0")
-    for job, first, second in ((JOB, "worker-0", "worker-1"), (alone, "master-0", "worker-0")):
-        found = picture("job", an_object(job, "Succeeded"))
-        over = a_pod(job, first, "Succeeded", state=ended(0))
-        end = looked_at(found, picture("pods", over, a_pod(job, second)), job=job)
-        assert (end is not None) is (job is alone)
-        both = picture("pods", over, a_pod(job, second, "Succeeded", state=ended(0)))
-        assert isinstance(looked_at(found, both, job=job), Ended)
+def test_a_success_waits_for_the_ends_of_all_pods() -> None:
+    found = picture("job", an_object(JOB, "Succeeded"))
+    over = a_pod(JOB, "worker-0", "Succeeded", state=ended(0))
+    assert looked_at(found, picture("pods", over, a_pod(JOB, "worker-1"))) is None
+    both = picture("pods", over, a_pod(JOB, "worker-1", "Succeeded", state=ended(0)))
+    assert isinstance(looked_at(found, both), Ended)
 
 
 def test_a_replaced_pod_is_reported_and_the_job_may_succeed() -> None:
@@ -627,13 +623,6 @@ def test_a_job_of_the_same_name_is_not_the_job() -> None:
     followed.server.put(JOBS, {**found, "metadata": {**found["metadata"], "uid": "another"}})
     with pytest.raises(LaunchError, match="was deleted while it was followed"):
         followed.outcome()
-
-
-def test_only_rank_0_is_waited_for_where_only_it_counts() -> None:
-    followed = Followed(replace(JOB, success="rank0"))
-    followed.pod(0, "Succeeded", state=ended(0))
-    followed.job_is("Succeeded")
-    assert followed.outcome().name == JOB.name
 
 
 def test_a_job_is_judged_without_its_pods_last_states_in_the_end() -> None:
