@@ -4,8 +4,8 @@ No part of the API answers this before a job exists: a server-side dry run looks
 and the scheduler looks at pods one by one, once they are there. It is worth a few hundred lines because a job
 that can never start is rejected with the numbers, and an elastic job starts with as many pods as fit.
 
-It is advice with a bound, not a scheduler: node affinity is ignored, pods of a lower priority make way, and
-clusters of more than a few pages are not judged (see launching/nodes.py).
+It is advice with a bound, not a scheduler: node affinity and priorities are ignored, and clusters of more
+than a few pages are not judged (see launching/nodes.py).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _ROUNDING = 1e-9
 _REPELLING = {"NoSchedule", "NoExecute"}
 # These come and go with the node's state: cordoned, not ready, short of memory.
 _PASSING_TAINTS = "node.kubernetes.io/"
-# Controllers whose pods come back when they are removed, so that what they take never becomes free.
-_SERVICES = {"DaemonSet", "ReplicaSet", "StatefulSet", "Node"}
+# Owners of pods that belong to a node: what they take never becomes free; pods of others may end or move.
+_OF_NODES = {"DaemonSet", "Node"}
 _ALTERNATIVE = "or set preflight to autoscaling if nodes can be added"
 _SUFFIXES = {
     "n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18,
@@ -65,23 +65,22 @@ class Node:
 
 
 class Usage:
-    """What pods take of each node, as sums: all pods now, and for good those that come back when removed."""
+    """What pods take of each node, as sums: all pods now, and for good those that belong to it."""
 
-    def __init__(self, preempts: float = -math.inf) -> None:
-        self._preempts = preempts
+    def __init__(self) -> None:
         self.for_good: defaultdict[str, defaultdict[str, float]] = _sums()
         self.now: defaultdict[str, defaultdict[str, float]] = _sums()
 
     def add(self, pod: Object) -> None:
         """Count a pod that has not ended."""
         node = pod["spec"].get("nodeName")
-        if not node or pod["spec"].get("priority", 0) < self._preempts:
+        if not node:
             return
         owners = pod["metadata"].get("ownerReferences") or ()
-        comes_back = any(owner.get("controller") and owner["kind"] in _SERVICES for owner in owners)
+        stays = any(owner.get("controller") and owner["kind"] in _OF_NODES for owner in owners)
         for name, amount in {**requests(pod["spec"]), _PODS: 1.0}.items():
             self.now[node][name] += amount
-            if comes_back:
+            if stays:
                 self.for_good[node][name] += amount
 
 

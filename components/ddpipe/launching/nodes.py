@@ -7,19 +7,14 @@ launchers, and there the scheduler, an autoscaler or a queue decides anyway.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-
 from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.options import Preflight
 from ddpipe.kube import capacity
 from ddpipe.kube.cluster import Cluster, pages, readable
-from ddpipe.kube.resources import Object
 
 _NODES, _ALL_PODS = "/api/v1/nodes", "/api/v1/pods"
 _NOT_ENDED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
-PRIORITY_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 MOST_NODES = 1000  # of a larger cluster nothing is judged
 MOST_PODS = 2500  # beside more pods than this, only the nodes' sizes are judged
 
@@ -32,14 +27,14 @@ def nodes_of(cluster: Cluster, job: TrainingJob, backend: Backend) -> capacity.N
         return capacity.NodeFindings()
     findings = capacity.check(pod, job.nodes, nodes, None)
     # The pods are many: what shows without them needs no second look.
-    return findings if findings.problems else capacity.check(pod, job.nodes, nodes, _usage(cluster, pod))
+    return findings if findings.problems else capacity.check(pod, job.nodes, nodes, _usage(cluster))
 
 
 def pods_that_fit(cluster: Cluster, job: TrainingJob, backend: Backend) -> int | None:
     """How many of the job's pods the nodes can take at this moment; None if that cannot be seen."""
     patient, pod = cluster.patient(job.limits.outage), backend.pod(job)["spec"]
     nodes = _nodes(patient, job)
-    usage = None if nodes is None else _usage(patient, pod)
+    usage = None if nodes is None else _usage(patient)
     if nodes is None or usage is None:
         return None
     return capacity.fitting(pod, job.nodes, nodes, usage)
@@ -61,9 +56,9 @@ def _nodes(cluster: Cluster, job: TrainingJob) -> list[capacity.Node] | None:
     return readable(read)
 
 
-def _usage(cluster: Cluster, pod: Object) -> capacity.Usage | None:
+def _usage(cluster: Cluster) -> capacity.Usage | None:
     """What other pods take; None if they may not be read, or are too many."""
-    usage = capacity.Usage(_preempts(cluster, pod))
+    usage = capacity.Usage()
 
     def read() -> capacity.Usage | None:
         count = 0
@@ -76,21 +71,3 @@ def _usage(cluster: Cluster, pod: Object) -> capacity.Usage | None:
         return usage
 
     return readable(read)
-
-
-def _preempts(cluster: Cluster, pod: Object) -> float:
-    """The priority below which pods make way for such a pod."""
-    # A class that may not be read might preempt anything: nothing is then held against the job. A pod without
-    # a class has priority 0, or that of the cluster's default class.
-    name = pod.get("priorityClassName")
-    if name:
-        found: Mapping[str, object] = readable(lambda: cluster.get(f"{PRIORITY_CLASSES}/{name}")) or {}
-        if not found:
-            return math.inf
-    else:
-        classes = (readable(lambda: cluster.get(PRIORITY_CLASSES)) or {}).get("items", ())
-        found = next((item for item in classes if item.get("globalDefault")), {})
-    if found.get("preemptionPolicy") == "Never":
-        return -math.inf
-    value = found.get("value", 0)
-    return float(value) if isinstance(value, int) else math.inf

@@ -34,10 +34,11 @@ from ddpipe.kube.resources import (
 from ddpipe.kube.retrying import with_retries
 from ddpipe.launching.advice import Cause, advice, name_of
 from ddpipe.launching.diagnosis import webhook_silent
-from ddpipe.launching.nodes import PRIORITY_CLASSES, nodes_of
+from ddpipe.launching.nodes import nodes_of
 from ddpipe.parameters import AUTO
 
 _MOUNTED = {VolumeKind.CLAIM: CLAIMS, VolumeKind.SECRET: SECRETS, VolumeKind.CONFIG: CONFIGS}
+_PRIORITY_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 _ETCD_BYTES = 1.5 * 2**20
 _ARGUMENT_BYTES = 128 * 2**10 - 1
 
@@ -201,7 +202,7 @@ def _missing_objects(cluster: Cluster, job: TrainingJob, backend: Backend) -> It
             where = f"{resource.kind} {name} does not exist in namespace {job.namespace}"
             yield f"{where}: create it, or correct the name"
     priority = backend.pod(job)["spec"].get("priorityClassName")
-    if priority and _is_missing(cluster, f"{PRIORITY_CLASSES}/{priority}"):
+    if priority and _is_missing(cluster, f"{_PRIORITY_CLASSES}/{priority}"):
         yield f"priority class {priority} does not exist: see kubectl get priorityclasses"
 
 

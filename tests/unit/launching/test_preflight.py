@@ -281,8 +281,8 @@ def test_a_flaky_server_repeats_single_requests() -> None:
 
 
 def a_service_pod(number: int, cpu: str, **spec: Any) -> dict[str, Any]:
-    """A pod of a deployment."""
-    owner = {"kind": "ReplicaSet", "controller": True, "uid": "rs"}
+    """A pod that each node has."""
+    owner = {"kind": "DaemonSet", "controller": True, "uid": "ds"}
     container = {"resources": {"requests": {"cpu": cpu}}}
     metadata = {"name": f"service-{number}", "ownerReferences": [owner]}
     return {"metadata": metadata, "spec": {"containers": [container], "nodeName": "n1", **spec}}
@@ -330,39 +330,6 @@ def test_a_large_cluster_s_nodes_are_not_judged(monkeypatch: pytest.MonkeyPatch)
 def test_a_list_that_expires_between_pages_is_no_problem() -> None:
     server = a_full_server(600, "20m")
     server.fail(lambda request: "continue" in request.query, Refused(410, "Expired", "too old"))
-    assert checked(server, a_job()) == []
-
-
-PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
-
-
-@pytest.mark.parametrize(
-    ("value", "policy", "fits"),
-    [
-        (1000, "PreemptLowerPriority", True),
-        (1000, "Never", False),
-        (-5, "PreemptLowerPriority", False),
-    ],
-)
-def test_a_priority_class_may_preempt_services(value: int, policy: str, *, fits: bool) -> None:
-    server = a_full_server(1, "7")
-    named = {"metadata": {"name": "high"}, "value": value, "preemptionPolicy": policy}
-    server.know(PRIORITIES, named)
-    job = a_job(patch=HIGH, preflight="warn")
-    assert (checked(server, job) == []) is fits
-    assert pods_that_fit(server, job, BACKEND) == (2 if fits else 1)
-
-
-def test_a_priority_class_out_of_sight_may_preempt_anything() -> None:
-    server = a_full_server(1, "7")
-    server.fail(lambda request: request.path.startswith(PRIORITIES), FORBIDDEN)
-    assert checked(server, a_job(patch=HIGH)) == []
-    assert checked(server, a_job(preflight="warn")) != []
-
-
-def test_a_default_priority_class_counts_for_jobs_without_one() -> None:
-    server = a_full_server(1, "7")
-    server.know(PRIORITIES, {"metadata": {"name": "usual"}, "value": 10, "globalDefault": True})
     assert checked(server, a_job()) == []
 
 
