@@ -1,10 +1,9 @@
 """What a launcher prints while it follows a job: a few lines, however many pods there are.
 
-Five kinds of lines, each with its own bound:
+Four kinds of lines, each with its own bound:
 
     pulling images: 512 of 512 pods (worker-3: ContainerCreating)     how far the job is
     2 pods failed (worker-17 on n18, worker-40 on n41): exit code 3   at once; pods with one end are one line
-    2 of 512 pods are behind, 510 run (worker-7: no node fits)        after a minute, then less and less often
     progress=0.42 step=420 seconds_left=580 loss=0.52                 once a minute, if the training says so
     worker-0 printed nothing for 251 s, before never for more than …  once per silence
 
@@ -32,8 +31,6 @@ from ddpipe.processes.reports import Reports
 _BURST, _RESERVED, _SECONDS_PER_LINE = 10, 4, 10.0
 # Failures are collected for so long after a line about failures; longer if there are ever more.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
-# When pods that do not run although most others do are reported, in seconds, and how often after that.
-_BEHIND_AT, _BEHIND_EVERY = (60.0, 300.0, 1800.0), 3600.0
 _MINUTE = 60.0
 # A rank that prints nothing for so many times its longest pause, and at least a minute, may hang.
 _UNUSUAL = 10
@@ -58,19 +55,17 @@ class Progress:
         self._line = _StatusLine(job, say)
         self._minutes = _Minutes(reports, say)
         self._failures = _Failures(say)
-        self._stragglers = _Stragglers(job, say)
 
     @property
     def next(self) -> tuple[float, ...]:
         """When lines are due that are not printed yet."""
-        moments = (self._line.next, self._failures.next, self._stragglers.next, self._minutes.next)
+        moments = (self._line.next, self._failures.next, self._minutes.next)
         return tuple(moment for moment in moments if moment is not None)
 
     def report(self, status: JobStatus, now: float) -> None:
         """Print what is new."""
         self._line.report(status, now)
         self._failures.report(status, now)
-        self._stragglers.report(status, now)
         self._minutes.report(status, now)
 
 
@@ -148,45 +143,6 @@ class _Failures:
             self._say(diagnosis.summary(self._new.values(), "failed", "failed", on_nodes=True))
             self._new.clear()
             self._last, self.next = now, None
-
-
-@dataclass(slots=True)
-class _Stragglers:
-    """Reports pods that do not run although at least half of all do."""
-
-    job: TrainingJob
-    say: Callable[[str], None]
-    next: float | None = None
-    _since: float | None = None
-    _reported: int = 0
-
-    def report(self, status: JobStatus, now: float) -> None:
-        behind = [replica for replica in status.replicas if replica.stage < Stage.FINISHED]
-        running = len(status.replicas) - len(behind)
-        if status.phase is not Phase.ACTIVE or running >= self.job.nodes or 2 * running < self.job.nodes:
-            self.next = self._since = None
-            self._reported = 0
-            return
-        self._since = now if self._since is None else self._since
-        if now >= self._since + self._due:
-            self._reported += 1
-            self.say(self._text(behind, running))
-        self.next = self._since + self._due
-
-    @property
-    def _due(self) -> float:
-        if self._reported < len(_BEHIND_AT):
-            return _BEHIND_AT[self._reported]
-        return _BEHIND_AT[-1] + (self._reported + 1 - len(_BEHIND_AT)) * _BEHIND_EVERY
-
-    def _text(self, behind: list[Replica], running: int) -> str:
-        nodes = self.job.nodes
-        example = next((replica for replica in behind if replica.waiting), behind[0] if behind else None)
-        why = "do not exist yet"
-        if example:
-            on = f" on {example.node}" if example.node else ""
-            why = f"{example.rank}{on}: {example.waiting or _WORDS[example.stage]}"
-        return f"{nodes - running} of {nodes} pods are not running yet, {running} are ({why})"
 
 
 @dataclass(slots=True)

@@ -183,56 +183,6 @@ def test_pods_removed_by_a_suspension_are_not_reported() -> None:
     assert lines == ["suspended: waiting for its queue, or for somebody to resume it"]
 
 
-def test_stragglers_are_reported_while_the_others_run() -> None:
-    """After a minute, five, half an hour, then hourly."""
-    watched = Watched(512)
-    full = {
-        "type": "PodScheduled",
-        "status": "False",
-        "reason": "Unschedulable",
-        "message": "no node has 4 GPUs",
-    }
-    late = {**PENDING, "status": {"conditions": [full]}}
-    watched.shows([RUNNING] * 510 + [late, late])
-    assert watched.shows(after=59) == []
-    assert watched.progress.next == (60,)
-    line = "2 of 512 pods are not running yet, 510 are (worker-510: Unschedulable: no node has 4 GPUs)"
-    assert watched.shows(after=1) == [line]
-    assert [len(watched.shows(after=seconds)) for seconds in (200, 40, 1400, 100, 3500, 100)] == [
-        0,
-        1,
-        0,
-        1,
-        0,
-        1,
-    ]
-
-
-def test_pods_that_do_not_exist_are_stragglers_too() -> None:
-    watched = Watched(4)
-    watched.shows([RUNNING] * 4)
-    del watched._pods[3]
-    watched.shows()
-    assert watched.shows(after=60) == ["1 of 4 pods are not running yet, 3 are (do not exist yet)"]
-
-
-@pytest.mark.parametrize("pods", [[RUNNING, RUNNING], [PENDING, PENDING]])
-def test_without_a_majority_that_runs_nobody_is_behind(pods: list[dict[str, Any]]) -> None:
-    watched = Watched()
-    watched.shows(pods)
-    assert watched.shows(after=HOUR) == []
-
-
-HOUR = 3600.0
-
-
-def test_a_straggler_that_runs_at_last_is_none() -> None:
-    watched = Watched()
-    watched.shows([RUNNING, PULLING])
-    watched.shows([RUNNING, RUNNING], after=30)
-    assert watched.shows([RUNNING, PULLING], after=40)[1:] == []
-
-
 def test_phase_and_stage_have_words() -> None:
     watched = Watched()
     for stage in Stage:
