@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty, Queue
-from threading import Thread
-from typing import Any, TypeVar, cast
+from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 import certifi
-from urllib3 import PoolManager, Retry, Timeout
+from urllib3 import BaseHTTPResponse, PoolManager, Retry, Timeout
 from urllib3.exceptions import HTTPError
 
 from ddpipe.engine.answers import (
@@ -40,7 +38,6 @@ ONE_USER = "kubeflow"  # the namespace of runs on a single-user server
 _API = "/apis/v2beta1/"
 _PAGE, _MOST_PAGES = 100, 1000
 _PIECE = 2**16
-T = TypeVar("T")
 _RETRIES = Retry(
     total=2,
     connect=0,
@@ -135,38 +132,44 @@ class Client:
         headers: Mapping[str, str] | None = None,
         **content: Any,  # noqa: ANN401 - urllib3's
     ) -> bytes:
-        """The whole answer, or its last bytes; reading it in pieces bounds the memory."""
+        """The whole answer, or its last bytes."""
         url = self.endpoint.url + path
         which = _which(method, url)
         address = f"{url}?{urlencode(_given(query))}" if query else url
         sent = {**self.endpoint.headers(), **(headers or {})}
 
-        def act() -> tuple[int, bytes, str, str]:
+        try:
             response = self.pool.request(
                 method, address, headers=sent, timeout=Timeout(*PATIENCE), preload_content=False, **content
             )
-            kept = bytearray()
-            for piece in response.stream(_PIECE):
-                kept += piece
-                if last is not None and len(kept) > 2 * last:
-                    del kept[:-last]
-                elif last is None and len(kept) > MOST_BYTES:
-                    response.close()
-                    raise HTTPError(f"the answer is longer than {MOST_BYTES // 2**20} MB")
-            response.release_conn()
-            kind = response.headers.get("Content-Type", "")
-            landed = response.geturl() or url
-            return response.status, bytes(kept if last is None else kept[-last:]), kind, landed
-
-        try:
-            status, answer, kind, landed = _within(ANSWER_SECONDS, which, act)
+            answer = _content(response, last)
         except HTTPError as error:
             raise unanswered(which, error) from None
-        if not 200 <= status < 300:  # noqa: PLR2004 - the statuses of success
-            raise refused(which, status, answer.decode(errors="replace"))
-        if "text/html" in kind:
-            raise no_json(which, landed)
+        if not 200 <= response.status < 300:  # noqa: PLR2004 - the statuses of success
+            raise refused(which, response.status, answer.decode(errors="replace"))
+        if "text/html" in response.headers.get("Content-Type", ""):
+            raise no_json(which, response.geturl() or url)
         return answer
+
+
+def _content(response: BaseHTTPResponse, last: int | None) -> bytes:
+    """The body, or its last bytes, within bounds of time and memory."""
+    kept, until = bytearray(), time.monotonic() + ANSWER_SECONDS
+    # What has come: the connection's own time limit starts again with every byte.
+    while piece := response.read1(_PIECE):
+        kept += piece
+        problem = (
+            f"the answer was not complete after {ANSWER_SECONDS:g} s" if time.monotonic() > until else ""
+        )
+        if last is None and len(kept) > MOST_BYTES:
+            problem = f"the answer is longer than {MOST_BYTES // 2**20} MB"
+        if problem:
+            response.close()
+            raise HTTPError(problem)
+        if last is not None and len(kept) > 2 * last:
+            del kept[:-last]
+    response.release_conn()
+    return bytes(kept if last is None else kept[-last:])
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,28 +185,6 @@ def named(name: str) -> str:
 def quoted(identity: str) -> str:
     """An ID that a user has typed, as a part of a path."""
     return quote(identity, safe="")
-
-
-def _within(seconds: float, which: str, act: Callable[[], T]) -> T:
-    """The result of `act`, or an error after so many seconds."""
-    # The time limit of a connection starts again with every byte, so a server that sends one per second would
-    # never reach it. The thread that reads it is left behind, and ends with the process.
-    results: Queue[tuple[T | None, BaseException | None]] = Queue(1)
-
-    def run() -> None:
-        try:
-            results.put((act(), None))
-        except BaseException as error:  # noqa: BLE001 - raised again below
-            results.put((None, error))
-
-    Thread(target=run, daemon=True, name="request").start()
-    try:
-        result, error = results.get(timeout=seconds)
-    except Empty:
-        raise unanswered(which, TimeoutError(f"the answer was not complete after {seconds:g} s")) from None
-    if error:
-        raise error
-    return cast("T", result)
 
 
 def _which(method: str, url: str) -> str:

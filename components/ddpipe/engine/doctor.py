@@ -41,7 +41,7 @@ class Check:
 def examine(
     reach: Callable[[], Engine], see: Callable[[], Cluster], package: Package, least: str
 ) -> Iterator[Check]:
-    """Run all checks; without a server, of at least version `least`, the others are left out."""
+    """Run all checks; if the server cannot be used, the rest is left out. `least`: the oldest that works."""
     engine: Engine | None = None
     for check, engine in _server(reach):  # noqa: B007 - the last one counts
         yield check
