@@ -1,4 +1,4 @@
-"""What the data chooses, beside the former default, every preset, recipes by hand, and logistic regression.
+"""What the data chooses, beside the former default, named recipes, recipes by hand, and logistic regression.
 
     DDPIPE_IMAGES=cifar10.tar.gz DDPIPE_MNIST=mnist python benchmarks/bench_defaults.py [--only digits …]
 
@@ -8,7 +8,7 @@ or macro AUC for several labels, on the test split; times are CPU seconds of one
 
 Recipes by hand are tried as a person would. Where the default takes more than `LONG` seconds, each trains for
 a quarter of its epochs first, and the best `BEST` of them in full. On a set of `SEARCHED` only those train
-that were best on a smaller set. A recipe or preset that would take more than `TIMES` times as long as the
+that were best on a smaller set. A recipe that would take more than `TIMES` times as long as the
 default is left out after a few steps, as is one that does not suit the images.
 """
 
@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 from image_sets import SETS, Pixels
+from named_recipes import RECIPES
 from sklearn.linear_model import LogisticRegression
 
 from ddpipe.data.manifest import DatasetManifest, load_manifest
@@ -37,12 +38,11 @@ from ddpipe.model.tasks import TASKS
 from ddpipe.prepare.prepare import prepare
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.train.loop import Trainer
-from ddpipe.train.presets import PRESETS, recipe_of
-from ddpipe.train.recipe import Recipe
+from ddpipe.train.recipe import AT_FIRST, Recipe
 from ddpipe.train.train import train
 
 RESULTS = Path(__file__).parent / "results" / "defaults.md"
-DEFAULT, REGRESSION, PLAIN, HAND = "default", "logistic regression on pixels", "preset plain", "by hand: "
+DEFAULT, REGRESSION, PLAIN, HAND = "default", "logistic regression on pixels", "recipe plain", "by hand: "
 QUARTER = "a quarter of "
 
 LONG, BEST = 15, 2
@@ -79,7 +79,10 @@ def by_hand(count: int) -> Iterator[tuple[str, Recipe]]:
         values |= {"augmentation": augmentation, "resolution": 64, "batch_size": 32}
         if model.startswith("fast"):
             values |= {"optimizer": "muon", "momentum": 0.6, "schedule": "linear", "warmup_fraction": 0.0}
-        yield f"{model}, rate {rate}, {epochs} epochs, {augmentation}", recipe_of("plain", values)
+        yield (
+            f"{model}, rate {rate}, {epochs} epochs, {augmentation}",
+            Recipe.from_dict({**AT_FIRST, **values}),
+        )
 
 
 class Limit:
@@ -179,9 +182,8 @@ class Comparison:
         self._try(DEFAULT, Recipe())
         if REGRESSION not in self.found and time.monotonic() < self._end:
             self._log.add(self._name, REGRESSION, regression(self._uri, load_manifest(self._uri)))
-        for name in PRESETS:
-            if name != "finetune":
-                self._try(f"preset {name}", recipe_of(name, {}), self._limit)
+        for name, values in RECIPES.items():
+            self._try(f"recipe {name}", Recipe.from_dict(values), self._limit)
         self._by_hand(dict(by_hand(recipes)), self._limit)
 
     @property
@@ -217,7 +219,7 @@ def best(found: Found, kind: str, count: int) -> list[str]:
 
 
 def row(name: str, found: Found) -> str:
-    """A line of the table: the best preset and the best recipe by hand, by their names."""
+    """A line of the table: the best recipe by name and the best by hand."""
 
     def shown(key: str) -> str:
         if key not in found:
@@ -234,7 +236,7 @@ def row(name: str, found: Found) -> str:
         for key, (score, _) in found.items()
         if key.startswith((HAND, QUARTER))
     }
-    cells = [name, shown(DEFAULT), shown(PLAIN), shown(REGRESSION), of_kind("preset "), of_kind(HAND)]
+    cells = [name, shown(DEFAULT), shown(PLAIN), shown(REGRESSION), of_kind("recipe "), of_kind(HAND)]
     return f"| {' | '.join([*cells, f'{sum(tried.values())} of {len(tried)}', verdict(found)])} |"
 
 
@@ -253,7 +255,7 @@ def verdict(found: Found) -> str:
 def table(results: Mapping[str, Found]) -> str:
     """All sets; what was not run is named."""
     head = (
-        "| set | chosen by the data | former default | logistic regression | best other preset "
+        "| set | chosen by the data | former default | logistic regression | best other recipe by name "
         "| best recipe by hand | recipes that trained | goal |"
     )
     lines = [head, "|" + "---|" * 8, *(row(name, results.get(name, {})) for name in SETS)]
@@ -275,7 +277,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             spec = SETS[name](work / str(number))
             uri = prepare(PrepareSpec(store=str(work / "store"), **spec)).manifest_uri
             if number == 0:
-                scored(uri, recipe_of("plain", {"epochs": 1}))  # imports what all need
+                scored(uri, Recipe.from_dict({**AT_FIRST, "epochs": 1}))  # imports what all need
             Comparison(name, uri, log, end).run(given.recipes)
     RESULTS.write_text(f"# Defaults\n\n{table(log.results)}")
     print(table(log.results))  # noqa: T201

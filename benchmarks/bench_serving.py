@@ -35,6 +35,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from named_recipes import RECIPES
 from photographs import compared, table
 from PIL import Image
 
@@ -66,7 +67,8 @@ def pictures(root: Path, count: int) -> Path:
 
 def trained(folder: Path, images: Path) -> None:
     """A run with a package."""
-    command = [sys.executable, "-m", "ddpipe", "run", str(images), "--run", "bench", "--preset", "plain"]
+    command = [sys.executable, "-m", "ddpipe", "run", str(images), "--run", "bench"]
+    command += ["--recipe", json.dumps(RECIPES["plain"])]
     options = {
         "model": "resnet18",
         "epochs": "1",

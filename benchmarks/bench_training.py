@@ -96,11 +96,11 @@ def the_data(archive: Path, work: Path, epochs: int, *, quick: bool) -> Data:
     )
 
 
-def preset(name: str) -> dict[str, object]:
-    """What `--preset` gives."""
-    from ddpipe.train.presets import PRESETS  # noqa: PLC0415 - the package is the benchmarked one
+def recipe_named(name: str) -> dict[str, object]:
+    """The values of a recipe by its name."""
+    from named_recipes import RECIPES  # noqa: PLC0415 - the package is the benchmarked one
 
-    return dict(PRESETS[name].values)
+    return dict(RECIPES[name])
 
 
 def torchrun(python: str, processes: int) -> list[str]:
@@ -157,19 +157,19 @@ def lines_of_code(script: Path) -> int:
     return sum(bool(line.strip()) and not line.strip().startswith("#") for line in text.splitlines())
 
 
-def compared(data: Data, work: Path, presets: Sequence[str], *, quick: bool) -> str:
+def compared(data: Data, work: Path, recipes: Sequence[str], *, quick: bool) -> str:
     """Time to accuracy, next to the others."""
     written = {program.name: (program, lines_of_code(script)) for program, script in others(data, work)}
     documents = written["the documents' loop"][0]
     fixed = {"documents": {"epochs": data.epochs}}
     mine = [
         ours(
-            f"ddpipe, preset {name}",
+            f"ddpipe, recipe {name}",
             data,
             work,
-            preset(name) | ({"epochs": 1} if quick else fixed.get(name, {})),
+            recipe_named(name) | ({"epochs": 1} if quick else fixed.get(name, {})),
         )
-        for name in presets
+        for name in recipes
     ]
     programs = [*(program for program, _ in written.values()), *mine]
     run_in_turns(programs)
@@ -253,7 +253,7 @@ def scaling(data: Data, *, quick: bool) -> str:
     rows = []
     for images, block in ((32, 4),) if quick else ((256, 4), (32, 24)):
         rounds = min(20, (data.images // (2 * images) - WARMING_UP) // block)
-        found = shares(data.manifest, preset("documents"), images=images, rounds=rounds, block=block)
+        found = shares(data.manifest, recipe_named("documents"), images=images, rounds=rounds, block=block)
         rows += [
             (images, way, f"{one.milliseconds:.1f}", f"{one.images:.1%}", f"{one.processor:.3f}")
             for way, one in found.items()
@@ -268,7 +268,7 @@ def own_cost(data: Data, *, quick: bool) -> str:
         (name, f"{seconds * 1000:.1f}", f"{share:.1%}")
         for name, rounds in {"documents": 40, "quick-32": 4}.items()
         # At full size: the bare step does not shrink images.
-        for recipe in [preset(name) | {"initial_resolution": 1.0}]
+        for recipe in [recipe_named(name) | {"initial_resolution": 1.0}]
         for seconds, share in [overhead(data.manifest, recipe, rounds=2 if quick else rounds)]
     ]
     return table("The loop's own cost", ("what", "CPU milliseconds per step", "of it the loop's own"), rows)
@@ -322,14 +322,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", choices=("compared", "scaling", "own_cost"))
     parser.add_argument("--epochs", type=int, default=10, help="of the documents' recipe")
-    parser.add_argument("--presets", nargs="+", default=["documents", "quick-32", "fast-32"])
+    parser.add_argument("--recipes", nargs="+", default=["documents", "quick-32", "fast-32"])
     given = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the programs end with this one
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
         data = the_data(Path(os.environ["DDPIPE_IMAGES"]), work, given.epochs, quick=given.quick)
         parts = {
-            "compared": lambda: compared(data, work, given.presets, quick=given.quick),
+            "compared": lambda: compared(data, work, given.recipes, quick=given.quick),
             "scaling": lambda: scaling(data, quick=given.quick),
             "own_cost": lambda: own_cost(data, quick=given.quick),
         }

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import simplejpeg
 import torch
-from bench_training import ours, preset, the_data
+from bench_training import ours, recipe_named, the_data
 from photographs import table
 from turns import run_in_turns
 
@@ -37,7 +37,7 @@ from ddpipe.data.shards import encode_jpegs, shard_key
 from ddpipe.distributed import World
 from ddpipe.storage import open_store
 from ddpipe.train.loop import Trainer
-from ddpipe.train.presets import recipe_of
+from ddpipe.train.recipe import AT_FIRST, Recipe
 
 RESULTS = Path(__file__).parent / "results" / "gpu.md"
 GOAL = 0.91
@@ -119,7 +119,7 @@ def throughput(
 ) -> tuple[float, float, float]:
     """Images per second of the loop and of bare steps, and the seconds that the first step took longer."""
     given = {"model": case.model, "batch_size": case.batch, "epochs": rounds + 1, "compile": case.compile}
-    recipe = recipe_of("plain", given)
+    recipe = Recipe.from_dict({**AT_FIRST, **given})
     splits = {name: open_split(manifest, name) for name in ("train", "validation")}
     world = World(0, 1, device)
     with tempfile.TemporaryDirectory() as folder:
@@ -178,7 +178,7 @@ def time_to_goal(archive: Path, record: Path | None) -> str:
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
         data = the_data(archive, work, 10, quick=False)
-        program = ours("ddpipe, preset fast-32", data, work, preset("fast-32"), processes=1)
+        program = ours("ddpipe, recipe fast-32", data, work, recipe_named("fast-32"), processes=1)
         run_in_turns([program])
         reached = program.seconds_to(GOAL)
         rows: list[tuple[object, ...]] = [

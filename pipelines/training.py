@@ -113,7 +113,7 @@ TUNED = replace(
     tasks=(
         _PREPARE,
         replace(_TRAIN, step=steps.TUNE, settled={**_TRAIN.settled, "step": "tune"}),
-        replace(_TRAIN, settled={**_TRAIN.settled, "preset": "", "recipe": Made("tune", "best_recipe")}),
+        replace(_TRAIN, settled={**_TRAIN.settled, "recipe": Made("tune", "best_recipe")}),
         *_LATER,
     ),
     last=_owned(TRAINING.last, f"{NAME}-tuned"),

@@ -39,7 +39,6 @@ from ddpipe.model.preprocessing import Preprocessing
 from ddpipe.parameters import OneOf, Parameter, declared
 from ddpipe.pipelines.compile import OFFERED, PIPELINES
 from ddpipe.steps import PYTORCH_JOB, TRAIN_ANYWHERE, Step
-from ddpipe.train.presets import PRESETS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -144,7 +143,7 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
     "search-found.md": (
         "What a search found",
         (
-            "CIFAR-10, all images: `ddpipe tune` from the preset quick-32, which is the first trial, over "
+            "CIFAR-10, all images: `ddpipe tune` from the recipe quick-32, which is the first trial, over "
             "`learning_rate=log(0.05,0.5)`, `batch_size=250,500`, `label_smoothing=0..0.3`, "
             "`momentum=0.4..0.9` and the share of steps with smaller images. Scores are those on the "
             "validation split; times are those of epochs, on a machine that did other work, too."
@@ -172,7 +171,8 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
         "What the data chooses",
         (
             "Test accuracy (macro AUC for several labels), and processor seconds of training and evaluation "
-            "with one thread. The former default is the preset `plain`. Recipes by hand are spread over a "
+            "with one thread. The former default is `plain` of benchmarks/named_recipes.py. "
+            "Recipes by hand are spread over a "
             "grid of five networks, two rates, 10 and 40 epochs, with and without augmentation; where the "
             "default takes more than 15 s, each trains for a quarter of its epochs first, and the best two "
             "in full. What would take more than twice the default's time, or does not suit the images, is "
@@ -325,11 +325,6 @@ def _parameters() -> Iterator[str]:
             yield from (f"## {group.heading}: {group.__name__}", "", _prose(_first(group)), "")
             yield "| parameter | default | description |"
             yield from ("|---|---|---|", *rows, "")
-    yield from ("## Presets", "", "| preset | for | values |", "|---|---|---|")
-    for name, preset in PRESETS.items():
-        values = ", ".join(f"{key}={value}" for key, value in preset.values.items())
-        text = " ".join(filter(None, [preset.help, preset.measured]))
-        yield f"| `{name}` | {_cell(text)} | {_cell(values)} |"
 
 
 def _parameter_row(item: Parameter) -> str:

@@ -27,7 +27,7 @@ PARTS = ("what", "which", "seen", "do")
 LOGS = {"info", "warning", "error", "exception", "debug"}
 PRINTS = {"echo", "secho", "say", "_say", "fail", "print", "tell", "report"}
 REFUSALS = {"BadParameter", "UsageError", "refuse", "refused", "Unreadable", "ValueError"}
-HELP_AT = {"parameter": 1, "StepResult": 2, "Preset": 0}
+HELP_AT = {"parameter": 1, "StepResult": 2}
 """The position of the help text among the arguments of these."""
 PATTERNS = {"compile", "fullmatch", "search", "sub"}
 """The first argument of these is a regular expression."""

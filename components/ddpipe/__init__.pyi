@@ -39,7 +39,6 @@ def run(
     split_column: str = "",
     verify: bool = False,
     skip_bad: bool = False,
-    preset: str = "",
     recipe: str = "",
     model: str = "auto",
     pretrained: str = "auto",
@@ -120,10 +119,8 @@ def run(
         verify: Read all files and shards again, even those that seem unchanged, and rewrite damaged shards.
         skip_bad: Leave out unreadable images, and rows without a label, and report them, instead of rejecting
             the data.
-        preset: Preset to start from: plain, documents, quick-32, fast-32, finetune; hyperparameters that are
-            given override it.
-        recipe: Recipe to start from instead: a study (its folder, whose best recipe is used), or a JSON
-            object of hyperparameters; those that are given override it.
+        recipe: Recipe to start from: a study (its folder, whose best recipe is used), or a JSON object of
+            hyperparameters; those that are given override it.
         model: Network to train: digits-cnn, lenet, simple-cnn, fast-cnn-small, fast-cnn, fast-cnn-large,
             auto, a torchvision classification model such as resnet18, or a function of your own as
             package.module:function (auto chooses by image size, number of images and device).
@@ -265,7 +262,6 @@ def train(
     run: str = "",
     runs: str = "runs",
     if_unchanged: str = "train",
-    preset: str = "",
     recipe: str = "",
     model: str = "auto",
     pretrained: str = "auto",
@@ -338,10 +334,8 @@ def train(
         runs: URI of the folder that holds all runs, a path or s3://bucket/prefix.
         if_unchanged: What to do if data, recipe and code match an earlier run: train again, or reuse its
             model.
-        preset: Preset to start from: plain, documents, quick-32, fast-32, finetune; hyperparameters that are
-            given override it.
-        recipe: Recipe to start from instead: a study (its folder, whose best recipe is used), or a JSON
-            object of hyperparameters; those that are given override it.
+        recipe: Recipe to start from: a study (its folder, whose best recipe is used), or a JSON object of
+            hyperparameters; those that are given override it.
         model: Network to train: digits-cnn, lenet, simple-cnn, fast-cnn-small, fast-cnn, fast-cnn-large,
             auto, a torchvision classification model such as resnet18, or a function of your own as
             package.module:function (auto chooses by image size, number of images and device).

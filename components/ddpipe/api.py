@@ -40,8 +40,7 @@ from ddpipe.steps import (
 )
 from ddpipe.storage import open_store, read_uri
 from ddpipe.storage.lease import lease
-from ddpipe.train.presets import PresetOptions, recipe_of
-from ddpipe.train.recipe import Recipe
+from ddpipe.train.recipe import Recipe, StartingRecipe
 from ddpipe.tune.study import best_recipe
 from ddpipe.validation import RunSettings, checked
 
@@ -78,7 +77,7 @@ CHECKED = (
     RunOptions,
     ReuseOptions,
     PrepareSpec,
-    PresetOptions,
+    StartingRecipe,
     Recipe,
     TrainOptions,
     EvaluateSpec,
@@ -234,10 +233,10 @@ def _begun(
 
 
 def chosen_recipe(settings: RunSettings) -> Recipe:
-    """The recipe of the preset or the study, with the hyperparameters that the user set."""
-    start = settings.of(PresetOptions)
+    """The recipe to start from, with the hyperparameters that the user set."""
+    start = settings.of(StartingRecipe).recipe
     own = {item.name: settings[item.name] for item in declared(Recipe) if item.name in settings.given}
-    return recipe_of(start.preset, {**(best_recipe(start.recipe, own) if start.recipe else {}), **own})
+    return Recipe.from_dict({**(best_recipe(start, own) if start else {}), **own})
 
 
 def timed_name(title: str) -> str:

@@ -23,8 +23,7 @@ from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import RunOptions
 from ddpipe.search import SearchOptions
 from ddpipe.serve.settings import DeployOptions, ModelOptions, PredictOptions, RegisterOptions
-from ddpipe.train.presets import PresetOptions
-from ddpipe.train.recipe import Recipe
+from ddpipe.train.recipe import Recipe, StartingRecipe
 
 REUSE = "reuse"  # use an earlier model instead of training the same one again
 VERSION = "the URI of its manifest, or its ID in the store or a unique prefix of it"
@@ -247,7 +246,7 @@ PREPARE = Step(
 TRAIN = Step(
     name="train",
     image=Image.LAUNCHER,
-    groups=(DatasetOptions, RunOptions, ReuseOptions, PresetOptions, Recipe, JobOptions, Owner),
+    groups=(DatasetOptions, RunOptions, ReuseOptions, StartingRecipe, Recipe, JobOptions, Owner),
     results=(
         StepResult("training", Kind.TEXT, "Folder with checkpoints, metrics and event files."),
         StepResult("train_metrics", Kind.METRICS, "Loss and scores of the last epoch."),
@@ -258,7 +257,7 @@ TRAIN = Step(
 # The same on the command line; the engine's step runs in an image that cannot train.
 TRAIN_ANYWHERE = replace(
     TRAIN,
-    groups=(DatasetOptions, RunOptions, ReuseOptions, PresetOptions, Recipe, TrainOptions, Owner),
+    groups=(DatasetOptions, RunOptions, ReuseOptions, StartingRecipe, Recipe, TrainOptions, Owner),
     help="Train a model on a dataset version, on this machine or in the pods of a job. A repeated call "
     "resumes from the last checkpoint.",
 )
@@ -266,7 +265,7 @@ TUNE = Step(
     name="tune",
     words="tune --on katib",
     image=Image.LAUNCHER,
-    groups=(DatasetOptions, RunOptions, SearchOptions, PresetOptions, Recipe, JobOptions, Owner),
+    groups=(DatasetOptions, RunOptions, SearchOptions, StartingRecipe, Recipe, JobOptions, Owner),
     results=(
         StepResult("best_recipe", Kind.TEXT, "The best recipe, the input `recipe` of train."),
         StepResult("tune_metrics", Kind.METRICS, "Score of the best trial on the validation split."),

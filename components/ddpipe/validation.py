@@ -2,7 +2,7 @@
 
     options, arguments of a function, fields of a form ──▶ values by name ──▶ RunSettings ──▶ groups
 
-Each group of parameters checks its own values; here, they are checked with those of the preset.
+Each group of parameters checks its own values; here, all of them together.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from ddpipe.parameters import Parameters, declared, refuse
 from ddpipe.search import SearchOptions
 from ddpipe.search.space import problems_of
-from ddpipe.train.presets import PRESETS, PresetOptions
 from ddpipe.train.recipe import Recipe
 
 Values = Mapping[str, Any]
@@ -54,14 +53,11 @@ def checked(
 def problems(groups: Iterable[type[Parameters]], values: Values, given: Collection[str]) -> list[str]:
     """Everything that is wrong with the values of a run; nothing if they are valid."""
     groups = tuple(groups)
-    preset = PRESETS.get(values.get("preset", "")) if PresetOptions in groups else None
-    chosen = preset.values if preset else {}
-    used = {**values, **{name: value for name, value in chosen.items() if name not in given}}
-    found = dict.fromkeys(problem for group in groups for problem in group.from_run_values(used).problems())
+    found = dict.fromkeys(problem for group in groups for problem in group.from_run_values(values).problems())
     # The space of a search is around the recipe, unless that is in a file.
-    if found or not {SearchOptions, Recipe} <= set(groups) or used.get("recipe"):
+    if found or not {SearchOptions, Recipe} <= set(groups) or values.get("recipe"):
         return list(found)
-    return problems_of(SearchOptions.from_run_values(used).search, Recipe.from_run_values(used), given)
+    return problems_of(SearchOptions.from_run_values(values).search, Recipe.from_run_values(values), given)
 
 
 def set_in_form(values: Values) -> set[str]:

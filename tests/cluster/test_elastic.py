@@ -27,12 +27,16 @@ from ddpipe.jobs.job import MANAGED
 from ddpipe.kube.api import ApiServer
 from ddpipe.launching.elastic import scale
 from ddpipe.storage import open_store
+from ddpipe.train.recipe import AT_FIRST
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 EPOCHS = 20
 SIZE = ("--epochs", str(EPOCHS), "--cpu", "250m")
-SAME = ("--preset", "plain", "--sync-batch-norm", "true", "--precision", "fp32", "--learning-rate", "0.0005")
+SAME = (
+    "--recipe",
+    json.dumps({**AT_FIRST, "sync_batch_norm": True, "precision": "fp32", "learning_rate": 0.0005}),
+)
 """By which the number of pods makes no difference but rounding, which a low learning rate keeps small."""
 
 

@@ -31,7 +31,6 @@ from ddpipe.steps import (
     TUNE,
     Step,
 )
-from ddpipe.train.presets import PRESETS
 from ddpipe.train.recipe import Recipe
 
 STEPS: dict[str, tuple[Step, ...]] = {
@@ -420,8 +419,7 @@ def test_packages_differ_in_menus_and_in_who_may_run_them_only() -> None:
     assert after == before
     listed = offering["root"]["inputDefinitions"]["parameters"]
     choices = {name: one.pop("literals") for name, one in listed.items() if "literals" in one}
-    assert choices.keys() == {"cluster_backend", "data_source", "train_if_unchanged", "train_preset"}
-    assert choices["train_preset"] == ["", *PRESETS]
+    assert choices.keys() == {"cluster_backend", "data_source", "train_if_unchanged"}
     assert choices["cluster_backend"] == [AUTO, *BACKENDS]
     assert offering == plain
 

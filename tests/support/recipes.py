@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ddpipe.train.presets import recipe_of
-from ddpipe.train.recipe import Recipe
+from ddpipe.train.recipe import AT_FIRST, Recipe
 
 
 def plain(**values: Any) -> Recipe:
-    """The preset "plain" with these values."""
-    return recipe_of("plain", values)
+    """A small network with fixed values, and with these."""
+    return Recipe.from_dict({**AT_FIRST, **values})

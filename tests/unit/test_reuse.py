@@ -36,7 +36,7 @@ from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import Run
 from ddpipe.steps import TrainOptions
 from ddpipe.storage import open_store
-from ddpipe.train.recipe import LATEST, Recipe
+from ddpipe.train.recipe import AT_FIRST, LATEST, Recipe
 
 RECIPE = plain(model="digits-cnn", epochs=3)
 JOB = TrainOptions(backend="pytorchjob", image="registry.example.com/trainer:1", nodes=2)
@@ -454,7 +454,7 @@ def test_each_step_hands_an_engine_what_the_earlier_run_left(
     first = Run.named(str(runs), "first")
     dataset = ("--dataset", first.facts("prepare")["dataset"])
     which = ("--runs", str(runs), "--run-id", "second")
-    recipe = ("--preset", "plain", "--epochs", str(RECIPE.epochs), "--if-unchanged", "reuse")
+    recipe = ("--recipe", json.dumps(AT_FIRST), "--epochs", str(RECIPE.epochs), "--if-unchanged", "reuse")
     handed = {}
     for name, result, more in (
         ("train", "training", recipe),

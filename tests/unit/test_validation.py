@@ -16,12 +16,12 @@ from ddpipe.form import as_option, spelled
 from ddpipe.jobs.options import s3_environment
 from ddpipe.pipelines.compile import PIPELINES
 from ddpipe.pipelines.wiring import Task
-from ddpipe.steps import PresetOptions, TrainOptions
+from ddpipe.steps import TrainOptions
 from ddpipe.train.recipe import Recipe
 
 
 def problems_of(**values: Any) -> list[str]:
-    return validation.problems((PresetOptions, Recipe, TrainOptions), values, values)
+    return validation.problems((Recipe, TrainOptions), values, values)
 
 
 def rejected(*arguments: str) -> str:
@@ -33,13 +33,7 @@ def rejected(*arguments: str) -> str:
 
 def test_valid_values_have_no_problems() -> None:
     assert problems_of() == []
-    assert problems_of(preset="fast-32", nodes=8, backend="auto", image="mine:1") == []
-
-
-def test_values_of_a_preset_are_checked_with_those_given() -> None:
-    (problem,) = problems_of(preset="fast-32", strategy="fsdp")
-    assert problem == "`optimizer` muon cannot be used with `strategy` fsdp: it needs whole weights"
-    assert problems_of(preset="fast-32", strategy="fsdp", optimizer="sgd") == []
+    assert problems_of(nodes=8, backend="auto", image="mine:1") == []
 
 
 def test_options_are_spelled_as_the_command_line_does() -> None:
@@ -80,7 +74,6 @@ def test_a_missing_option_is_named(command: str, option: str) -> None:
 
 WRONG = {
     "muon with fsdp": ({"strategy": "fsdp", "optimizer": "muon"}, "optimizer muon cannot be used"),
-    "a preset's muon with fsdp": ({"preset": "fast-32", "strategy": "fsdp"}, "optimizer muon cannot be used"),
     "fractions": ({"validation_fraction": 0.6, "test_fraction": 0.6}, "leave nothing for training"),
     "an umlaut": ({"dataset_name": "bäume"}, "data_name is 'bäume'"),
 }

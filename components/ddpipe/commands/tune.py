@@ -51,8 +51,7 @@ from ddpipe.search.space import (
 from ddpipe.steps import TUNE, StoreOptions, TrainOptions
 from ddpipe.storage import open_store, write_uri
 from ddpipe.storage.lease import lease
-from ddpipe.train.presets import PresetOptions
-from ddpipe.train.recipe import Recipe
+from ddpipe.train.recipe import Recipe, StartingRecipe
 from ddpipe.tune.study import BEST, Study, StudyOptions, recipe_text, winner_json
 from ddpipe.validation import RunSettings
 
@@ -199,7 +198,7 @@ def _options(options: JobOptions, plan: SearchPlan) -> dict[str, Any]:
     return {**options.to_dict(), "nodes": options.nodes * plan.parallel, "restart": Restart.ON_FAILURE}
 
 
-_CHECKED = (SearchOptions, PrepareSpec, PresetOptions, Recipe, TrainOptions, EvaluateSpec, StoreOptions)
+_CHECKED = (SearchOptions, PrepareSpec, StartingRecipe, Recipe, TrainOptions, EvaluateSpec, StoreOptions)
 _SHOWN = (
     StudyOptions,
     LocalRunOptions,

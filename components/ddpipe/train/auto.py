@@ -22,7 +22,7 @@ from ddpipe.data.shards import working_shape
 from ddpipe.model import ARCHITECTURES, is_own_function
 from ddpipe.parameters import AUTO
 from ddpipe.train import constants
-from ddpipe.train.recipe import AUGMENTATIONS, NONE, WARMUPS, Family, Recipe, family_of
+from ddpipe.train.recipe import AUGMENTATIONS, NONE, Recipe
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from ddpipe.model.torchvision_models import Lookup
@@ -155,8 +155,11 @@ class _RecipeBuilder:
         return self.recipe.has_pretrained
 
     @property
-    def family(self) -> Family:
-        return family_of(self.recipe.model)
+    def family(self) -> constants.Family:
+        """Of the network, by its name; what a function of the user's own gives is not known."""
+        name = self.recipe.model
+        found = (family for start, family in constants.FAMILIES.items() if name.startswith(start))
+        return constants.ATTENTION if is_own_function(name) else next(found, constants.RESIDUAL)
 
     @property
     def steps(self) -> int:
@@ -255,7 +258,7 @@ def _epochs(builder: _RecipeBuilder) -> None:
         f"not used: {minutes:g} minutes decide" if minutes else f"{epochs * steps:,} steps of {batch} images"
     )
     builder.set("epochs", max(epochs, builder.recipe.frozen_epochs), why)
-    least = WARMUPS[builder.recipe.optimizer]
+    least = constants.WARMUPS[builder.recipe.optimizer]
     share = min(0.5, max(least, constants.FEWEST_WARMUP_STEPS / builder.steps)) if least else 0.0
     builder.set(
         "warmup_fraction", round(share, 4), f"{round(share * builder.steps)} of {builder.steps:,} steps"

@@ -5,6 +5,10 @@ They were measured with benchmarks/bench_defaults.py and bench_training.py on tw
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 # What is chosen for a recipe: auto.py
 
 # Validation images from which the best epoch is selected: with fewer, chance decides which one is best
@@ -37,6 +41,61 @@ SOON_SECONDS, FEWEST_SOON_PASSES = 60, 20
 MOST_IMAGES_SEEN = 2_000_000
 FEWEST_EPOCHS = 3  # however large the set: the average and the schedule need several
 PRETRAINED_PASSES = {"cpu": 5, "cuda": 15}  # passes at most: pretrained weights learn new classes in a few
+
+# What suits which networks, where nothing else is given: auto.py
+
+# Weight decay by optimizer: Muon keeps weights at one length and needs none
+DECAYS = {"sgd": 5e-4, "adamw": 0.02, "muon": 0.0}
+# By optimizer: Muon's updates are all as long, and a long memory makes them lag
+MOMENTA = {"sgd": 0.9, "adamw": 0.9, "muon": 0.6}
+# Share of all steps by optimizer: Muon's first updates are as well scaled as its later ones
+WARMUPS = {"sgd": 0.1, "adamw": 0.1, "muon": 0.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Networks that train alike, from random weights."""
+
+    optimizer: str
+    rates: Mapping[str, float]  # peak learning rate by optimizer, for batches of `batch`
+    batch: int = 64
+    # By which the rate follows the size of the batch: 1 in proportion, 0.5 its square root
+    power: float = 1.0
+    smoothing: float = 0.1
+    grows: bool = False  # whether early steps may use smaller images
+
+    def values(self, optimizer: str = "", *, smooths: bool = True) -> dict[str, Any]:
+        """What goes together in a recipe, by the names of its hyperparameters."""
+        how = optimizer or self.optimizer
+        return {
+            "optimizer": how,
+            "learning_rate": self.rates[how],
+            "schedule": "linear" if how == "muon" else "cosine",
+            "momentum": MOMENTA[how],
+            "weight_decay": DECAYS[how],
+            "warmup_fraction": WARMUPS[how],
+            "label_smoothing": self.smoothing if smooths else 0.0,
+        }
+
+
+FAST = Family(
+    "muon", {"muon": 0.15, "sgd": 0.05, "adamw": 2e-3}, batch=512, power=0.5, smoothing=0.2, grows=True
+)
+NORMALIZED = Family("sgd", {"sgd": 0.1, "adamw": 2e-3, "muon": 0.05}, smoothing=0.0)
+UNNORMALIZED = Family("sgd", {"sgd": 0.03, "adamw": 1e-3, "muon": 0.02}, smoothing=0.0)
+RESIDUAL = Family("sgd", {"sgd": 0.02, "adamw": 1e-3, "muon": 0.02})
+PLAIN_DEEP = Family("sgd", {"sgd": 0.005, "adamw": 2e-4, "muon": 0.01})
+ATTENTION = Family("adamw", {"sgd": 0.01, "adamw": 5e-4, "muon": 0.02}, power=0.5)
+
+FAMILIES: Mapping[str, Family] = {
+    "digits-cnn": NORMALIZED,
+    "lenet": UNNORMALIZED,
+    "simple-cnn": UNNORMALIZED,
+    "fast-cnn": FAST,
+    **dict.fromkeys(("alexnet", "squeezenet", "vgg"), PLAIN_DEEP),
+    **dict.fromkeys(("vit", "swin", "maxvit", "convnext"), ATTENTION),
+}
+"""By the beginning of a network's name; the others train like residual networks."""
 
 # Progressive resizing: batches.py
 

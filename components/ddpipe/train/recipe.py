@@ -88,66 +88,6 @@ AUGMENTATIONS: Mapping[str, Augmentation] = {
 }
 """By the names of the recipe."""
 
-# Weight decay by optimizer: Muon keeps weights at one length and needs none
-DECAYS = {"sgd": 5e-4, "adamw": 0.02, "muon": 0.0}
-# By optimizer: Muon's updates are all as long, and a long memory makes them lag
-MOMENTA = {"sgd": 0.9, "adamw": 0.9, "muon": 0.6}
-# Share of all steps by optimizer: Muon's first updates are as well scaled as its later ones
-WARMUPS = {"sgd": 0.1, "adamw": 0.1, "muon": 0.0}
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """Networks that train alike, from random weights."""
-
-    optimizer: str
-    rates: Mapping[str, float]  # peak learning rate by optimizer, for batches of `batch`
-    batch: int = 64
-    # By which the rate follows the size of the batch: 1 in proportion, 0.5 its square root
-    power: float = 1.0
-    smoothing: float = 0.1
-    grows: bool = False  # whether early steps may use smaller images
-
-    def values(self, optimizer: str = "", *, smooths: bool = True) -> dict[str, Any]:
-        """What goes together in a recipe, by the names of its hyperparameters."""
-        how = optimizer or self.optimizer
-        return {
-            "optimizer": how,
-            "learning_rate": self.rates[how],
-            "schedule": "linear" if how == "muon" else "cosine",
-            "momentum": MOMENTA[how],
-            "weight_decay": DECAYS[how],
-            "warmup_fraction": WARMUPS[how],
-            "label_smoothing": self.smoothing if smooths else 0.0,
-        }
-
-
-FAST = Family(
-    "muon", {"muon": 0.15, "sgd": 0.05, "adamw": 2e-3}, batch=512, power=0.5, smoothing=0.2, grows=True
-)
-NORMALIZED = Family("sgd", {"sgd": 0.1, "adamw": 2e-3, "muon": 0.05}, smoothing=0.0)
-UNNORMALIZED = Family("sgd", {"sgd": 0.03, "adamw": 1e-3, "muon": 0.02}, smoothing=0.0)
-RESIDUAL = Family("sgd", {"sgd": 0.02, "adamw": 1e-3, "muon": 0.02})
-PLAIN_DEEP = Family("sgd", {"sgd": 0.005, "adamw": 2e-4, "muon": 0.01})
-ATTENTION = Family("adamw", {"sgd": 0.01, "adamw": 5e-4, "muon": 0.02}, power=0.5)
-
-FAMILIES: Mapping[str, Family] = {
-    "digits-cnn": NORMALIZED,
-    "lenet": UNNORMALIZED,
-    "simple-cnn": UNNORMALIZED,
-    "fast-cnn": FAST,
-    **dict.fromkeys(("alexnet", "squeezenet", "vgg"), PLAIN_DEEP),
-    **dict.fromkeys(("vit", "swin", "maxvit", "convnext"), ATTENTION),
-}
-"""By the beginning of a network's name; the others train like residual networks."""
-
-
-def family_of(network: str) -> Family:
-    """The family of a network, by its name; what a function of the user's own gives is not known."""
-    found = (family for start, family in FAMILIES.items() if network.startswith(start))
-    return ATTENTION if is_own_function(network) else next(found, RESIDUAL)
-
-
 CROSS_ENTROPY = "cross-entropy"
 
 NONE = "none"  # in place of weights: random ones
@@ -168,6 +108,26 @@ FORMER: Mapping[str, Any] = {
 """Former hyperparameters, which stored recipes still name, and the value that each now has for good."""
 
 _WITHOUT_EFFECT = ("keep_checkpoints", "node_hour_price")  # those that never shaped a model
+
+AT_FIRST: Mapping[str, Any] = {
+    "pretrained": NONE,
+    "model": "digits-cnn",
+    "resolution": 0,
+    "epochs": 15,
+    "batch_size": 64,
+    "optimizer": "sgd",
+    "learning_rate": 0.1,
+    "schedule": "cosine",
+    "momentum": 0.9,
+    "weight_decay": 5e-4,
+    "warmup_fraction": 0.1,
+    "label_smoothing": 0.0,
+    "class_weights": "none",
+    "augmentation": "none",
+    "initial_resolution": 1.0,
+    "averaging_decay": 0.0,
+}
+"""What a stored recipe means that does not name a hyperparameter: it was declared later."""
 
 _ONCE_AUTO = -1
 
@@ -412,3 +372,19 @@ class Recipe(Parameters):
     def shaping(self) -> dict[str, Any]:
         """Names and values of all that shapes the model."""
         return {item.name: getattr(self, item.name) for item in fields(self) if item.compare}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartingRecipe(Parameters):
+    """The values that a recipe starts from."""
+
+    what: ClassVar[str] = Recipe.what
+    heading: ClassVar[str] = Recipe.heading
+    others: ClassVar[str] = Recipe.others
+
+    recipe: str = parameter(
+        "",
+        "Recipe to start from: a study (its folder, whose best recipe is used), or a JSON object of "
+        "hyperparameters; those that are given override it.",
+        form="train_recipe",
+    )

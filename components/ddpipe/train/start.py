@@ -36,8 +36,7 @@ from ddpipe.parameters import AUTO
 from ddpipe.storage import Store
 from ddpipe.train.auto import ChosenRecipe, Device, Measured, choose, measured, wanted_weights
 from ddpipe.train.constants import RESTART_DIVISOR
-from ddpipe.train.presets import recipe_of
-from ddpipe.train.recipe import NONE, Recipe, as_today, own_functions
+from ddpipe.train.recipe import AT_FIRST, NONE, Recipe, as_today, own_functions
 from ddpipe.train.strategies import is_sharded
 
 CHOICE_SCHEMA = 1
@@ -150,7 +149,7 @@ def _check_same(
     checkpoint: Checkpoint, choice: ChosenRecipe, manifest: DatasetManifest, store: Store
 ) -> None:
     """Reject a checkpoint of another training; a later hyperparameter had its default, or was open."""
-    then = {**recipe_of("plain", {}).to_dict(), **as_today(checkpoint.recipe)}
+    then = {**Recipe().to_dict(), **AT_FIRST, **as_today(checkpoint.recipe)}
     now = choice.recipe.to_dict()
     then["pretrained"] = then["pretrained"] or NONE
     was_open = {name for name in choice.reasons if then.get(name) == AUTO}
@@ -223,10 +222,10 @@ def _with_warm_start(data: Measured, recipe: Recipe) -> Measured:
 
 def _with_defaults_of_then(recipe: Recipe, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Recipe:
     """The recipe with the defaults that a training began with: they belong to it."""
-    today, plain = Recipe().shaping(), recipe_of("plain", {}).shaping()
+    today = Recipe().shaping()
     left_open = {name for name, value in recipe.shaping().items() if value == today[name]}
-    # What was declared later had one value in every training until then: that of the preset plain.
-    then = {name: given.get(name, plain[name]) for name in left_open}
+    # What was declared later had one value in every training until then.
+    then = {name: given.get(name, AT_FIRST.get(name, today[name])) for name in left_open}
     kept = {name: value for name, value in then.items() if value == defaults.get(name, value)}
     return Recipe.from_dict({**recipe.to_dict(), **kept})
 

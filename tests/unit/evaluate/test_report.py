@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from evaluation_runs import a_dataset, a_record, a_subject, a_training_record, some_logits
+from recipes import plain
 
 from ddpipe.evaluate.figures import learning_curves
 from ddpipe.evaluate.measure import measure
@@ -25,7 +26,6 @@ from ddpipe.model.package import ModelPackage
 from ddpipe.model.verdict import Verdict
 from ddpipe.storage import open_store
 from ddpipe.storage.sealed import Folder, to_json
-from ddpipe.train.presets import recipe_of
 
 VOID = {"meta", "img", "br"}
 
@@ -76,7 +76,7 @@ def test_values_that_the_data_chose_are_shown_with_reasons() -> None:
         "chosen": {"model": {"value": "digits-cnn", "reason": "images of <8> pixels"}},
         "advice": "trained from random weights",
     }
-    recipe = recipe_of("plain", {"epochs": 3}).to_dict()
+    recipe = plain(epochs=3).to_dict()
     page = render(replace(record, training={**record.training, "recipe": recipe, "choice": choice}))
     _assert_well_formed(page)
     assert "Chosen by the data: digits-cnn, 3 epochs, sgd at a rate of 0.1" in _text(page)

@@ -6,12 +6,12 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
+from recipes import plain
 
 from ddpipe.data.shards import working_shape
 from ddpipe.model.torchvision_models import Lookup
 from ddpipe.train.auto import ChosenRecipe, Device, Measured, choose, wanted_weights
 from ddpipe.train.constants import FEWEST_STEPS, MOST_PASSES, SELECTION_IMAGES
-from ddpipe.train.presets import PRESETS, recipe_of
 from ddpipe.train.recipe import Recipe
 
 
@@ -64,9 +64,8 @@ def test_a_choice_is_complete_valid_and_explained(measured: Measured, _expected:
     assert all(choice.reasons.values())
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_given_values_always_win(preset: str) -> None:
-    given = recipe_of(preset, {"model_selection": "last"})
+def test_given_values_always_win() -> None:
+    given = plain(model_selection="last")
     choice = choose(data(images=100), Device(), given)
     assert choice.recipe == given
     assert choice.reasons == {}
@@ -80,7 +79,7 @@ def test_few_minutes_get_the_narrow_network() -> None:
 
 @pytest.mark.parametrize("name", sorted(Recipe().automatic()))
 def test_a_single_given_value_stays(name: str) -> None:
-    value = getattr(recipe_of("plain", {"model_selection": "best"}), name)
+    value = getattr(plain(model_selection="best"), name)
     choice = chosen(data(), **{name: value})
     assert getattr(choice.recipe, name) == value
     assert name not in choice.reasons

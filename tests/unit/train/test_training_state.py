@@ -34,9 +34,10 @@ from ddpipe.train import fully_sharded, loop
 from ddpipe.train import train as step
 from ddpipe.train.auto import Device
 from ddpipe.train.batches import global_batch, permutation
+from ddpipe.train.constants import NORMALIZED
 from ddpipe.train.loop import Trainer
 from ddpipe.train.optimizer import learning_rate
-from ddpipe.train.recipe import FORMER, NORMALIZED, Recipe
+from ddpipe.train.recipe import FORMER, Recipe
 from ddpipe.train.saver import Uploads, uploading
 from ddpipe.train.start import choice_of, decided_start, fresh_choice, keep
 from ddpipe.train.step import TrainingStep
@@ -494,7 +495,7 @@ def test_a_diverging_start_is_repeated_once_at_a_tenth_of_the_rate(
     dataset: str, output: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(
-        "ddpipe.train.recipe.FAMILIES", {"digits-cnn": replace(NORMALIZED, rates={"sgd": 40})}
+        "ddpipe.train.constants.FAMILIES", {"digits-cnn": replace(NORMALIZED, rates={"sgd": 40})}
     )
     given = Recipe(epochs=4, batch_size=4, momentum=0.0, warmup_fraction=0.0, label_smoothing=0.0)
     with caplog.at_level("INFO"):
@@ -532,7 +533,7 @@ def test_a_start_that_diverged_is_no_launch(
 
     monkeypatch.setattr(step, "Budget", noted)
     monkeypatch.setattr(
-        "ddpipe.train.recipe.FAMILIES", {"digits-cnn": replace(NORMALIZED, rates={"sgd": 40})}
+        "ddpipe.train.constants.FAMILIES", {"digits-cnn": replace(NORMALIZED, rates={"sgd": 40})}
     )
     given = Recipe(minutes=1, batch_size=4, momentum=0.0, warmup_fraction=0.0, label_smoothing=0.0)
     with pytest.raises(Power):

@@ -66,9 +66,3 @@ def test_given_values_override_the_recipe(study: Path) -> None:
         cli, ["run", "--recipe", str(study), "--frozen-epochs", "5", "--epochs", "4", "--json"]
     )
     assert "--frozen-epochs is 5, more than --epochs (4)" in json.loads(rejected.stdout)["seen"]
-
-
-def test_a_recipe_and_a_preset_exclude_each_other(study: Path) -> None:
-    rejected = CliRunner().invoke(cli, ["run", "--recipe", str(study), "--preset", "quick-32"])
-    assert rejected.exit_code == ParameterError.exit_code
-    assert "--preset and --recipe both name a recipe" in rejected.stderr
