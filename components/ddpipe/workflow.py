@@ -298,7 +298,7 @@ def _promoted(run: Run, dataset: str, package: ModelPackage) -> dict[str, Any]:
     from ddpipe.model.history import NamedModel
     from ddpipe.model.verdict import load_verdict
 
-    verdict, _ = load_verdict(run.gate)
+    verdict = load_verdict(run.gate)
     model = NamedModel(store_of(dataset), verdict.model)
     version = model.publish(package, {"run": run.uri, "decision": verdict.decision, "reason": verdict.reason})
     if verdict.promoted:

@@ -6,8 +6,7 @@ ValueError.
 
 A file mapped into memory is loaded only where it is read, and all processes of a machine share it. Python
 keeps it open for each mapping, and many systems allow a process 1,024 files: 64 GB of shards. So the limit is
-raised to what the system allows, and from Python 3.13 on no file stays open. Of shards that are too many even
-so, those in use are open (reader.py).
+raised to what the system allows, and from Python 3.13 on no file stays open.
 """
 
 from __future__ import annotations
@@ -112,17 +111,6 @@ def mapped(path: Path) -> mmap.mmap:
             if many
             else "Run the same `ddpipe prepare` again with --verify: it writes damaged files again.",
         ) from error
-
-
-def files_left() -> int:
-    """How many more files this process may open, at least; its limit is raised to what it may be."""
-    _raise_limit()
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    folder = Path("/proc/self/fd")
-    return soft - (len(list(folder.iterdir())) if folder.is_dir() else _USUAL_FILES)
-
-
-_USUAL_FILES = 64  # files that a process has open, where the system does not tell
 
 
 def _raise_limit() -> None:

@@ -11,12 +11,11 @@ from __future__ import annotations
 import logging
 import math
 import socket
-import sys
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,7 +27,6 @@ from ddpipe.data.columns import Strings
 from ddpipe.data.fetching import fetched
 from ddpipe.data.index import Labels, SampleIndex, open_index
 from ddpipe.data.manifest import DatasetManifest, Shape, ShardRef, load_manifest, store_of
-from ddpipe.data.npy import files_left
 from ddpipe.data.shards import (
     BLOCK,
     Images,
@@ -85,18 +83,13 @@ def open_shards(
 ) -> list[Shard]:
     """Open shards, verified; if they are more than the cache may take, they stay in the store."""
     folder = cache or default_cache()
-
     far = _left_in_store(shards, store, folder)
-    left = files_left() - _OTHER_FILES
-    has_room = len(shards) <= left or sys.version_info >= (3, 13)  # whose mappings keep no file open
-    kept = open_shard if has_room else lru_cache(max(1, left // 2))(open_shard)
 
     def opened(number: int) -> Shard:
         shard = shards[number]
         if shard in far:
             return PartShard(store, shard, shape)
-        path = fetched(store, shard, folder)
-        return open_shard(path, shard, shape) if kept is open_shard else ClosedShard(kept, path, shard, shape)
+        return open_shard(fetched(store, shard, folder), shard, shape)
 
     # From one in the middle to the end, then from the start: nodes that start together would otherwise all
     # ask for the same object. The processes of a node have one order: one fetches, the others wait for it.
@@ -160,25 +153,6 @@ class SplitReader:
             for row, image in zip(np.flatnonzero(chosen).tolist(), some, strict=True):
                 images[row] = image
         return images
-
-
-_OTHER_FILES = 64  # that a process needs besides: connections, locks, logs, the files of checkpoints
-
-
-class ClosedShard:
-    """A shard whose file is open while it is in use: there are more shards than files may be open."""
-
-    def __init__(self, kept: Callable[..., Shard], path: Path, shard: ShardRef, shape: Shape) -> None:
-        """Verify it once; `kept` keeps some shards open and drops the others."""
-        self._count, self._opened = shard.count, partial(kept, path, shard, shape)
-        self._opened()
-
-    def __len__(self) -> int:
-        return self._count
-
-    def each(self, indices: NDArray[np.int64]) -> Iterable[Images]:
-        """Copies of the images with these indices, each of shape (H, W, C): they hold no file open."""
-        return [np.array(image) for image in self._opened().each(indices)]
 
 
 READERS = 16  # images that a process reads at the same time: as many connections as a store's client keeps

@@ -20,7 +20,7 @@ from ddpipe.errors import DdpipeError, ParameterError
 from ddpipe.evaluate.champion import BATCH, differences_to
 from ddpipe.evaluate.evaluate import VALIDATION, Scored, check_any, check_finite, measured, rough
 from ddpipe.evaluate.measure import measure, unproven
-from ddpipe.evaluate.slices import publish_in_detail, sliced_version
+from ddpipe.evaluate.slices import publish_sliced, sliced_version
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.model.classifier import load_model, samples_seen
 from ddpipe.model.evaluation import Evaluation, Subject
@@ -110,7 +110,7 @@ def assess(
         seconds=round(seconds, 3),
         views=judged.signature.views,
     )
-    return publish_in_detail(store, subject, metrics, seen.logits, seen.labels, slicing, seen.groups)
+    return publish_sliced(store, subject, metrics, seen.logits, seen.labels, slicing, seen.groups)
 
 
 def _packaged(uri: str) -> Judged:

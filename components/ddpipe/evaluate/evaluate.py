@@ -20,7 +20,7 @@ from ddpipe.data.reader import SplitReader, open_split
 from ddpipe.distributed import World, process_group
 from ddpipe.errors import CheckpointError, DatasetError, Diverged
 from ddpipe.evaluate.measure import best_thresholds, fitted, measure, unproven
-from ddpipe.evaluate.slices import publish_in_detail, sliced_version
+from ddpipe.evaluate.slices import publish_sliced, sliced_version
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.model import VIEWS
 from ddpipe.model.classifier import load_model, samples_seen
@@ -122,7 +122,7 @@ def evaluate(
             for text in warnings:
                 _log.warning("%s", text)
             metrics, seen = replace(metrics, warnings=warnings), answers[SPLIT]
-            published = publish_in_detail(
+            published = publish_sliced(
                 store, subject, metrics, seen.logits, seen.labels, slicing, seen.groups
             )
             _log.info("%s", published.summary())

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from ddpipe.data.index import Hashes, are_in
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
@@ -38,8 +37,6 @@ from ddpipe.model.tasks import TASKS, BoolArray, FloatArray, IntArray
 from ddpipe.model.verdict import FAIL, KEEP, PROMOTE, ClassPair, Comparison, Verdict, publish
 from ddpipe.parameters import AUTO
 from ddpipe.storage import Store, open_store
-
-SHOWN = 24  # images of each kind that the report shows
 
 _log = logging.getLogger(__name__)
 
@@ -101,7 +98,7 @@ def gate(
         unknown=f"{' and '.join(unknown)} do not say what they were trained on" if unknown else "",
         source=rival.source,
     )
-    publish(open_store(output_uri), verdict, _differences(own, theirs, np.flatnonzero(unseen)))
+    publish(open_store(output_uri), verdict)
     _log.info("%s: %s", verdict.decision, verdict.reason)
     return verdict
 
@@ -162,19 +159,6 @@ def _slices(evaluation: Evaluation, kept: BoolArray) -> dict[str, BoolArray]:
         return {}
     named = zip(evaluation.metrics.slices, slicing.each(), strict=True)
     return {one.name: mask[kept] for one, (_, _, mask) in named}
-
-
-def _differences(own: Answers, rival: Answers | None, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The images that one model gets right and the other wrong, the largest difference first."""
-    if rival is None:
-        return np.empty((0, 2), np.int64)
-    apart = np.abs(((own.probabilities - rival.probabilities) * own.truth).sum(axis=1))
-    rows = []
-    for better, which in ((1, own.right & ~rival.right), (0, rival.right & ~own.right)):
-        chosen = np.flatnonzero(which)
-        chosen = chosen[np.argsort(-apart[chosen], kind="stable")][:SHOWN]
-        rows += [(int(places[one]), better) for one in chosen]
-    return np.array(rows, np.int64).reshape(-1, 2)
 
 
 def compare(

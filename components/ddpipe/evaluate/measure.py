@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -34,8 +33,6 @@ FOLDS = 5  # parts of the validation split: a temperature that is fitted on the 
 LOWEST, HIGHEST = 0.2, 10.0  # bounds of a temperature
 RARE = 0.2  # of an even share of the samples: a class with less makes balanced accuracy the score that counts
 CURVE_POINTS = 100
-
-MOST_CURVES = 200  # classes whose curves are computed, the first ones: their file has a few megabytes
 
 
 def measure(
@@ -154,7 +151,7 @@ def class_curves(logits: FloatArray, labels: IntArray, metrics: Metrics) -> dict
             roc(shows, column) if scores.auc is not None else None,
             precision_recall(shows, column) if shows.any() else None,
         )
-        for scores, shows, column in islice(columns, MOST_CURVES)
+        for scores, shows, column in columns
     }
 
 

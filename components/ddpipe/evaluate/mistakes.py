@@ -1,4 +1,4 @@
-"""Images that a reader should see: confident mistakes, and those on which new model and champion differ."""
+"""Images that a reader should see: confident mistakes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from scipy.special import logit
 from ddpipe.data.reader import open_split
 from ddpipe.model.evaluation import Evaluation
 from ddpipe.model.tasks import TASKS, BoolArray, FloatArray, IntArray, Thresholds
-from ddpipe.model.verdict import Verdict, load_verdict
 
 MOST = 24
 
@@ -102,55 +101,3 @@ def _odds(probabilities: FloatArray) -> FloatArray:
     eps = np.finfo(probabilities.dtype).eps
     odds: FloatArray = logit(probabilities.clip(eps, 1 - eps))
     return odds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Disagreement:
-    """An image that only one model gets right: names of what it shows, and of what the new model says."""
-
-    sample_id: str
-    image: npt.NDArray[np.uint8]
-    true: str
-    said: str
-    is_gain: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
-    """A verdict with its pictures, the largest differences first."""
-
-    verdict: Verdict
-    differences: tuple[Disagreement, ...]
-
-
-def gate_of(uri: str, evaluation: Evaluation) -> Gate:
-    """The verdict at a URI, with the images of the evaluated split."""
-    verdict, rows = load_verdict(uri)
-    metrics, (logits, labels) = evaluation.metrics, evaluation.calibrated()
-    rows = rows[(rows[:, 0] >= 0) & (rows[:, 0] < len(logits))]
-    places = rows[:, 0]
-    if not len(places):
-        return Gate(verdict=verdict, differences=())
-    task, names = TASKS[metrics.task], [one.name for one in metrics.classes]
-    truth = task.truth(labels[places], len(names))
-    said = task.decisions(task.probabilities(logits[places]), metrics.thresholds)
-    samples = open_split(evaluation.subject.dataset, evaluation.subject.split)
-
-    def named(row: npt.NDArray[np.bool_]) -> str:
-        return ", ".join(name for name, shown in zip(names, row, strict=True) if shown) or "none"
-
-    return Gate(
-        verdict=verdict,
-        differences=tuple(
-            Disagreement(
-                sample_id=samples.sample_ids[place],
-                image=image,
-                true=named(shown),
-                said=named(answer),
-                is_gain=bool(better),
-            )
-            for (place, better), image, shown, answer in zip(
-                rows.tolist(), samples.images(places), truth, said, strict=True
-            )
-        ),
-    )

@@ -17,13 +17,14 @@ from ddpipe.data.manifest import SPLITS, DatasetManifest, load_manifest, store_o
 from ddpipe.data.versions import origin
 from ddpipe.evaluate import figures
 from ddpipe.evaluate.measure import ClassCurves, class_curves
-from ddpipe.evaluate.mistakes import Gate, Mistake, gate_of, worst_mistakes
+from ddpipe.evaluate.mistakes import Mistake, worst_mistakes
 from ddpipe.model import VIEWS
 from ddpipe.model.evaluation import Evaluation, Metrics, load_evaluation
 from ddpipe.model.metrics import METRICS, TITLES
 from ddpipe.model.package import ModelPackage, load_package
 from ddpipe.model.slices import FEWEST, worst_first
 from ddpipe.model.training_record import how_far, training_record
+from ddpipe.model.verdict import Verdict, load_verdict
 from ddpipe.templates import environment, png_uri, with_contents
 
 CURVES = 40  # classes whose curves are computed
@@ -45,7 +46,7 @@ class RunRecord:
     seconds: Mapping[str, float] = field(default_factory=dict)
     package: ModelPackage | None = None
     since: str = ""  # the run, and when it ended, whose model this one took over, as nothing had changed
-    gate: Gate | None = None
+    verdict: Verdict | None = None  # of the gate
     data_page: str = ""  # the report on the data, from where the page is
 
 
@@ -74,7 +75,7 @@ def gather(
         seconds=times,
         package=load_package(package_uri) if package_uri else None,
         since=since,
-        gate=gate_of(gate_uri, found.evaluation) if gate_uri else None,
+        verdict=load_verdict(gate_uri) if gate_uri else None,
         data_page=data_page,
     )
 

@@ -7,11 +7,9 @@ column of numbers with many values, such as an age, is divided at its quartiles.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, pairwise
 
 import numpy as np
@@ -20,20 +18,15 @@ from ddpipe.data.index import open_index
 from ddpipe.data.manifest import SPLITS, DatasetManifest, printable
 from ddpipe.data.versions import origin
 from ddpipe.errors import ParameterError
-from ddpipe.evaluate.measure import class_curves
 from ddpipe.evaluate.resampling import intervals
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.model.evaluation import Evaluation, Metrics, Subject, publish
 from ddpipe.model.metrics import METRICS, Answers
-from ddpipe.model.slices import FILE, SliceScore, Slicing, worst_first
+from ddpipe.model.slices import FILE, SliceScore, Slicing
 from ddpipe.model.tasks import TASKS, BoolArray, FloatArray, IntArray, Task
 from ddpipe.sources.listing import FileNames
 from ddpipe.sources.table import names_files, parsed
 from ddpipe.storage import Store, read_uri
-from ddpipe.storage.sealed import to_json
-from ddpipe.templates import csv_cell
-
-TABLE, CURVES = "slices.csv", "curves.json"
 
 MOST_VALUES = 20  # slices of a column: the rarest values of one that has more are combined
 LONGEST = 60  # characters of a value
@@ -190,30 +183,7 @@ def _known_classes(answers: Answers, task: Task) -> BoolArray:
     return known
 
 
-def slices_csv(slices: Sequence[SliceScore]) -> bytes:
-    """The scores as a table, the worst first."""
-    text = io.StringIO(newline="")
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(("column", "value", "images", "score", "low", "high", "whole", "classes", "note"))
-    for one in worst_first(slices):
-        numbers = (one.score, one.low, one.high, one.whole)
-        shown = ["" if number is None else f"{number:.6f}" for number in numbers]
-        named = csv_cell(one.column), csv_cell(one.value)
-        rows.writerow((*named, one.samples, *shown, one.classes, "; ".join(notes(one))))
-    return text.getvalue().encode()
-
-
-def notes(one: SliceScore) -> Iterator[str]:
-    """What a reader of a slice's score should know."""
-    if one.score is None:
-        yield "undefined: its images show too few classes"
-    elif one.is_small:
-        yield "few images"
-    elif one.is_worse:
-        yield "worse than the whole"
-
-
-def publish_in_detail(
+def publish_sliced(
     store: Store,
     subject: Subject,
     metrics: Metrics,
@@ -222,12 +192,10 @@ def publish_in_detail(
     slicing: Slicing | None = None,
     groups: IntArray | None = None,
 ) -> Evaluation:
-    """Publish an evaluation with curves and slices; logits, shape (samples, classes), are not yet scaled."""
+    """Publish an evaluation with its slices; logits, shape (samples, classes), are not yet scaled."""
+    if not slicing:
+        return publish(store, subject, metrics, logits, labels)
     task, scaled = TASKS[metrics.task], logits / np.float32(metrics.temperature)
-    curves = class_curves(scaled, labels, metrics)
-    files = {CURVES: to_json({name: asdict(one) for name, one in curves.items()})}
-    if slicing:
-        answers = Answers.of(task, scaled, labels, metrics.thresholds)
-        metrics = replace(metrics, slices=slice_scores(slicing, answers, task, metrics.headline, groups))
-        files |= {FILE: slicing.to_bytes(), TABLE: slices_csv(metrics.slices)}
-    return publish(store, subject, metrics, logits, labels, files)
+    answers = Answers.of(task, scaled, labels, metrics.thresholds)
+    metrics = replace(metrics, slices=slice_scores(slicing, answers, task, metrics.headline, groups))
+    return publish(store, subject, metrics, logits, labels, {FILE: slicing.to_bytes()})

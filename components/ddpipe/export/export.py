@@ -5,15 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import platform
-import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
-from statistics import median
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from markupsafe import Markup, escape
 from safetensors.torch import save
@@ -32,7 +28,7 @@ from ddpipe.model.metrics import TITLES
 from ddpipe.model.onnx import OPSET, NotExportable, to_onnx
 from ddpipe.model.package import ModelPackage, Signature, pattern_of, publish, surroundings
 from ddpipe.model.preprocessing import Preprocessing
-from ddpipe.model.scoring import Answer, batch_size_for, logits_by, with_views
+from ddpipe.model.scoring import logits_by, with_views
 from ddpipe.model.session import Session
 from ddpipe.model.slices import worst_first
 from ddpipe.model.tasks import TASKS
@@ -41,9 +37,6 @@ from ddpipe.storage import open_store
 from ddpipe.templates import environment
 
 LIBRARIES = ("ddpipe", "torch", "onnx", "onnxruntime", "onnxscript", "safetensors", "numpy")
-
-BATCHES = (1, 8, 64)  # sizes that are timed; large images are timed in smaller batches
-RUNS, SECONDS = 10, 0.25  # timed runs of one model and size: so many, or as many as begin in this time
 
 _log = logging.getLogger(__name__)
 
@@ -79,10 +72,7 @@ def export(
     data = (manifest, store_of(manifest_uri))
     samples = open_split(data, evaluation.subject.split, shape=signature.shape)
     model, checks = _onnx(evaluated, signature, samples, evaluation)
-    timed = {"eager": logits_by(evaluated)}
-    if model is not None:
-        timed = {"onnx": Session(model, torch.get_num_threads()), **timed}
-    answers = next(iter(timed.values()))
+    answers = logits_by(evaluated) if model is None else Session(model, torch.get_num_threads())
     lineage = {
         "dataset": {"id": manifest.dataset_id, "name": manifest.name, "uri": manifest_uri},
         "training": {
@@ -99,7 +89,6 @@ def export(
             "views": evaluation.subject.views,
         },
         "checks": checks,
-        "speed": speed_of(timed, samples.images(range(min(64, len(samples))))),
         "license": spec.license,
         "intended_use": spec.intended_use,
         "made_by": {**checkpoint.lineage, **made_by(os.environ)},
@@ -194,29 +183,3 @@ def _card(
 def _cell(text: str) -> Markup:
     """Text that stays within its cell of a Markdown table."""
     return escape(" ".join(text.split())).replace("|", Markup("&#124;"))
-
-
-def speed_of(models: Mapping[str, Answer], images: npt.NDArray[np.uint8]) -> dict[str, Any]:
-    """Median milliseconds by model and size; images, shape (n, H, W, C), are repeated to fill a batch."""
-    height, width, channels = images.shape[1:]
-    sizes = dict.fromkeys(batch_size_for((height, width, channels), size) for size in BATCHES)
-    batches = []
-    for size in sizes:
-        batch = np.ascontiguousarray(np.resize(images, (size, height, width, channels)))
-        batches.append({"batch": size, **_times_of(models, batch)})
-    return {"threads": torch.get_num_threads(), "batches": batches}
-
-
-def _times_of(models: Mapping[str, Answer], batch: npt.NDArray[np.uint8]) -> dict[str, float]:
-    for model in models.values():
-        model(batch)  # the first run allocates
-    taken: dict[str, list[float]] = {name: [] for name in models}
-    until = time.perf_counter() + SECONDS * len(models)
-    for _ in range(RUNS):
-        for name, model in models.items():
-            started = time.perf_counter()
-            model(batch)
-            taken[name].append(1000 * (time.perf_counter() - started))
-        if time.perf_counter() > until:
-            break
-    return {name: round(median(times), 3) for name, times in taken.items()}

@@ -4,8 +4,7 @@
 <evaluation>/predictions.npz   logits float32 (samples, classes); labels int64 (samples,), or of a multilabel
                                dataset (samples, classes); without pickle; row i is the i-th sample of the
                                split in the dataset's manifest
-<evaluation>/slices.npy        if the split was sliced, see slices.py; slices.csv: the same scores as a table
-<evaluation>/curves.json       ROC and precision-recall curves of the first 200 classes, for other programs
+<evaluation>/slices.npy        if the split was sliced, see slices.py
 <evaluation>/evaluation.json   the seal, written last: what was evaluated on what
 """
 

@@ -1,9 +1,7 @@
 """What the gate leaves behind: written by gate, read by export and the report.
 
-<gate>/verdict.json      Verdict
-<gate>/differences.npy   int64 (images, 2): index in the split, and 1 if only the new model is right, 0 if
-                         only the champion is; at most 48 rows
-<gate>/gate.json         the seal, written last
+<gate>/verdict.json   Verdict
+<gate>/gate.json      the seal, written last
 """
 
 from __future__ import annotations
@@ -11,17 +9,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from ddpipe.data import npy
 from ddpipe.data.typed import typed
-from ddpipe.model.evaluation import corrupt, read_json
+from ddpipe.model.evaluation import read_json
 from ddpipe.storage import Store
 from ddpipe.storage.sealed import Folder, Format, to_json
 
 FORMAT = Format("verdict of the gate", "gate.json", schema=1, maker="ddpipe gate")
-VERDICT, DIFFERENCES = "verdict.json", "differences.npy"
+VERDICT = "verdict.json"
 PROMOTE, KEEP, FAIL = "promote", "keep", "fail"
 
 
@@ -97,23 +91,15 @@ class Verdict:
         return self.decision == PROMOTE
 
 
-def publish(store: Store, verdict: Verdict, differences: npt.NDArray[np.int64]) -> Folder:
-    """Write a verdict into a folder of its own; `differences`, shape (images, 2), as in differences.npy."""
-    files = {VERDICT: to_json(asdict(verdict)), DIFFERENCES: npy.to_bytes(differences)}
-    return FORMAT.publish(store, files, facts={"model": verdict.model, "decision": verdict.decision})
+def publish(store: Store, verdict: Verdict) -> Folder:
+    """Write a verdict into a folder of its own."""
+    facts = {"model": verdict.model, "decision": verdict.decision}
+    return FORMAT.publish(store, {VERDICT: to_json(asdict(verdict))}, facts)
 
 
-def load_verdict(uri: str) -> tuple[Verdict, npt.NDArray[np.int64]]:
-    """The verdict at `uri`, and the images on which the models differ, shape (images, 2)."""
-    folder = FORMAT.open(uri)
-    verdict = read_json(folder, VERDICT, _verdict, FORMAT)
-    try:
-        differences = npy.array_in(folder.read(DIFFERENCES))
-    except ValueError as error:
-        raise corrupt(folder, DIFFERENCES, str(error), FORMAT) from error
-    if differences.dtype != np.int64 or differences.ndim != 2 or differences.shape[1] != 2:  # noqa: PLR2004
-        raise corrupt(folder, DIFFERENCES, f"it is {differences.dtype} {differences.shape}", FORMAT)
-    return verdict, differences
+def load_verdict(uri: str) -> Verdict:
+    """The verdict at `uri`."""
+    return read_json(FORMAT.open(uri), VERDICT, _verdict, FORMAT)
 
 
 _FORMER = ("cost", "export")  # fields of verdicts of before, which nothing reads any more

@@ -207,22 +207,3 @@ def test_a_cache_that_cannot_take_a_copy_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NotWritable, match="DDPIPE_CACHE"):
         open_split(uri, "train", tmp_path / "file" / "cache")
-
-
-CRAMPED = """
-import resource, sys
-from ddpipe.data.reader import open_split
-open_files = int(sys.argv[2])
-resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
-reader = open_split(sys.argv[1], "train")
-print(reader.images(range(len(reader))).sum(), reader.images([0, 149]).sum())
-"""
-
-
-def test_more_shards_than_files_may_be_open_are_read(tmp_path: Path) -> None:
-    """150 shards, of which a process may open a few at the same time."""
-    images = some_images(150)
-    dataset = _dataset(str(tmp_path), [images[number : number + 1] for number in range(150)])
-    command = [sys.executable, "-c", CRAMPED, dataset, "120"]
-    found = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert found.stdout.split() == [str(images.sum()), str(images[[0, 149]].sum())], found.stderr

@@ -19,7 +19,7 @@ from recipes import plain
 
 from ddpipe.evaluate.figures import learning_curves
 from ddpipe.evaluate.measure import measure
-from ddpipe.evaluate.mistakes import Gate, worst_mistakes, wrong_answers
+from ddpipe.evaluate.mistakes import worst_mistakes, wrong_answers
 from ddpipe.evaluate.report import RunRecord, duration, gather, render
 from ddpipe.model.evaluation import Evaluation, publish
 from ddpipe.model.package import ModelPackage
@@ -352,6 +352,6 @@ def test_curve_of_one_epoch_has_whole_numbers() -> None:
 
 def test_page_of_a_kept_champion_says_why_there_is_no_model() -> None:
     verdict = Verdict(model="toys", decision="keep", reason="not better", metric="accuracy", score=0.9)
-    page = render(replace(a_record(), gate=Gate(verdict=verdict, differences=())))
+    page = render(replace(a_record(), verdict=verdict))
     assert "not exported: the gate decided so" in page
     assert "Orange: before calibration.Predicted" not in page

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +15,7 @@ from sklearn import metrics as sklearn
 from ddpipe.errors import CorruptObject, DdpipeError, ParameterError
 from ddpipe.evaluate.evaluate import evaluate
 from ddpipe.evaluate.gate import compare, decide, gate
-from ddpipe.evaluate.measure import MOST_CURVES, class_curves, measure, precision_recall
+from ddpipe.evaluate.measure import measure, precision_recall
 from ddpipe.evaluate.report import render
 from ddpipe.evaluate.slices import MOST_VALUES, publish_in_detail, slice_scores, sliced, sliced_version
 from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
@@ -219,7 +216,7 @@ def test_patients_widen_the_interval_of_a_slice() -> None:
 
 
 @pytest.mark.parametrize("kind", [a_dataset, a_multilabel_dataset])
-def test_evaluation_publishes_slices_and_curves(tmp_path: Path, kind: object) -> None:
+def test_evaluation_publishes_slices(tmp_path: Path, kind: object) -> None:
     dataset = kind(str(tmp_path / "store"))  # type: ignore[operator]
     training = a_training(str(tmp_path / "training"), dataset)
     ids = sample_ids(dataset, "test")
@@ -231,12 +228,6 @@ def test_evaluation_publishes_slices_and_curves(tmp_path: Path, kind: object) ->
     slicing = found.slicing()
     assert slicing
     assert [mask.sum() for _, _, mask in slicing.each()] == [19, 18]
-    table = list(csv.DictReader(io.StringIO((tmp_path / "evaluation/slices.csv").read_text())))
-    assert {row["value"]: row["images"] for row in table} == {"N": "19", "S": "18"}
-    assert all(row["note"] == "few images" for row in table)
-    curves = json.loads((tmp_path / "evaluation/curves.json").read_text())
-    assert set(curves) == {one.name for one in found.metrics.classes}
-    assert all(one["precision_recall"]["recall"][-1] == 1 for one in curves.values())
 
 
 def test_a_table_that_does_not_fit_fails_before_scoring(tmp_path: Path) -> None:
@@ -300,13 +291,6 @@ def test_precision_recall_is_that_of_scikit_learn() -> None:
     assert found.precision == tuple(precision[::-1])
     assert found.recall == tuple(recall[::-1])
     assert found.threshold == (1.0, *thresholds[::-1])
-
-
-def test_curves_of_many_classes_are_those_of_the_first() -> None:
-    names = [str(number) for number in range(MOST_CURVES + 1)]
-    labels = np.arange(2 * len(names)) % len(names)
-    logits = some_logits(labels, len(names))
-    assert list(class_curves(logits, labels, measure(logits, labels, names))) == names[:MOST_CURVES]
 
 
 def test_curves_are_thinned_to_a_hundred_points() -> None:

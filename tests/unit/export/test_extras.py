@@ -1,4 +1,4 @@
-"""What a package holds besides the model: speed, license, and a test pattern."""
+"""What a package holds besides the model: license, and a test pattern."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from evaluation_runs import a_dataset, a_training, exported
 
 from ddpipe.errors import ParameterError
 from ddpipe.export import ExportSpec
-from ddpipe.export.export import speed_of
 from ddpipe.model.package import FORMAT, answer_from, load_package, pattern_of
 from ddpipe.model.session import Session
 from ddpipe.storage import open_store
@@ -52,29 +51,10 @@ def test_a_license_that_no_card_can_show_is_rejected() -> None:
         ExportSpec(license="a\x1b[2J").validated()
 
 
-def test_card_names_license_use_and_speed(run: Path) -> None:
+def test_card_names_license_and_use(run: Path) -> None:
     card = (run / "model/README.md").read_text()
     assert "License: apache-2.0" in card
     assert "Sorts toys. Not for &#124; people." in card
-    assert "| images | `model.onnx` | PyTorch eager |" in card
-
-
-def test_speed_is_of_several_batch_sizes(run: Path) -> None:
-    speed = load_package(str(run / "model")).lineage["speed"]
-    assert [one["batch"] for one in speed["batches"]] == [1, 8, 64]
-    assert all(one["onnx"] > 0 and one["eager"] > 0 for one in speed["batches"])
-
-
-def test_large_images_are_timed_in_smaller_batches() -> None:
-    sizes: list[int] = []
-
-    def answer(images: np.ndarray) -> np.ndarray:
-        sizes.append(len(images))
-        return np.zeros((len(images), 2), np.float32)
-
-    found = speed_of({"onnx": answer}, np.zeros((1, 512, 512, 3), np.uint8))
-    assert [one["batch"] for one in found["batches"]] == [1, 8]
-    assert set(sizes) == {1, 8}
 
 
 def test_the_test_pattern_has_the_answer_of_a_prediction(run: Path) -> None:
