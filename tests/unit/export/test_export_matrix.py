@@ -67,7 +67,6 @@ def test_export_is_green(
     way: tuple[int, str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ddpipe.export.export.BATCHES", (1,))  # how fast it is with more is no question here
     channels, precision, task = way
     make = a_dataset if task == "multiclass" else a_multilabel_dataset
     dataset = make(str(tmp_path / "store"), test=SAMPLES, shape=(*size, channels))
