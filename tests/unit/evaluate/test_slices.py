@@ -17,7 +17,7 @@ from ddpipe.evaluate.evaluate import evaluate
 from ddpipe.evaluate.gate import compare, decide, gate
 from ddpipe.evaluate.measure import measure, precision_recall
 from ddpipe.evaluate.report import render
-from ddpipe.evaluate.slices import MOST_VALUES, publish_in_detail, slice_scores, sliced, sliced_version
+from ddpipe.evaluate.slices import MOST_VALUES, publish_sliced, slice_scores, sliced, sliced_version
 from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
 from ddpipe.export.export import export
 from ddpipe.model.evaluation import load_evaluation
@@ -243,7 +243,7 @@ def test_damaged_slices_are_rejected(tmp_path: Path) -> None:
     labels = np.arange(40) % 2
     metrics = measure(some_logits(labels, 2), labels, "ab")
     slicing = _slicing([0, 1] * 20)
-    evaluation = publish_in_detail(
+    evaluation = publish_sliced(
         open_store(str(tmp_path)),
         a_record().evaluation.subject,
         metrics,

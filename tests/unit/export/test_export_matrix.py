@@ -65,7 +65,6 @@ def test_export_is_green(
     name: str,
     size: tuple[int, int],
     way: tuple[int, str, str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     channels, precision, task = way
     make = a_dataset if task == "multiclass" else a_multilabel_dataset
