@@ -58,7 +58,6 @@ def run(
     augmentation: str = "auto",
     loss: str = "cross-entropy",
     initial_resolution: float | str = "auto",
-    frozen_epochs: int = 0,
     averaging_decay: float | str = "auto",
     patience: int = 0,
     precision: str = "auto",
@@ -93,8 +92,8 @@ def run(
         runs: URI of the folder that holds all runs, a path or s3://bucket/prefix.
         if_unchanged: What to do if data, recipe and code match an earlier run: train again, or reuse its
             model.
-        source: Kind of raw data: digits, folder, csv, webdataset, cifar10, cifar100, mnist, fashion-mnist,
-            kmnist, or auto (detected from source_path; digits without one).
+        source: Kind of raw data: digits, folder, csv, webdataset, cifar10, cifar100, mnist, fashion-mnist, or
+            auto (detected from source_path; digits without one).
         dataset_name: Name of the dataset, shared by its versions (default: that of the folder, the file or
             the source).
         store: URI of the dataset store, a folder or s3://bucket/prefix.
@@ -154,7 +153,6 @@ def run(
             function(logits, labels) of your own as package.module:function.
         initial_resolution: Initial image size, as a fraction of the full size; 1 means full size from the
             start, auto chooses by network and image size.
-        frozen_epochs: Number of initial epochs that train only the last layer; 0 means none.
         averaging_decay: Decay of the moving average of the weights, which is evaluated instead of them; 0
             disables averaging, auto chooses by number of steps.
         patience: Epochs without a better validation metric after which training stops; 0 disables early
@@ -225,8 +223,8 @@ def prepare(
 
     Args:
         path: The raw data: a folder, a file or s3://bucket/prefix.
-        source: Kind of raw data: digits, folder, csv, webdataset, cifar10, cifar100, mnist, fashion-mnist,
-            kmnist, or auto (detected from source_path; digits without one).
+        source: Kind of raw data: digits, folder, csv, webdataset, cifar10, cifar100, mnist, fashion-mnist, or
+            auto (detected from source_path; digits without one).
         dataset_name: Name of the dataset, shared by its versions (default: that of the folder, the file or
             the source).
         store: URI of the dataset store, a folder or s3://bucket/prefix.
@@ -281,7 +279,6 @@ def train(
     augmentation: str = "auto",
     loss: str = "cross-entropy",
     initial_resolution: float | str = "auto",
-    frozen_epochs: int = 0,
     averaging_decay: float | str = "auto",
     patience: int = 0,
     precision: str = "auto",
@@ -369,7 +366,6 @@ def train(
             function(logits, labels) of your own as package.module:function.
         initial_resolution: Initial image size, as a fraction of the full size; 1 means full size from the
             start, auto chooses by network and image size.
-        frozen_epochs: Number of initial epochs that train only the last layer; 0 means none.
         averaging_decay: Decay of the moving average of the weights, which is evaluated instead of them; 0
             disables averaging, auto chooses by number of steps.
         patience: Epochs without a better validation metric after which training stops; 0 disables early

@@ -36,7 +36,7 @@ from training_runs import (
 
 from ddpipe.data.reader import open_split
 from ddpipe.errors import DatasetError, Interrupted, ParameterError
-from ddpipe.model.classifier import build, classifier_of
+from ddpipe.model.classifier import classifier_of
 from ddpipe.storage import open_store
 from ddpipe.train.recipe import Recipe
 from ddpipe.train.train import train
@@ -160,7 +160,6 @@ EVERYTHING = replace(
         pytest.param(replace(EVERYTHING, optimizer="muon"), 1, id="muon, 1 rank"),
         pytest.param(replace(EVERYTHING, precision="bf16"), 2, id="bf16, 2 ranks"),
         pytest.param(replace(EVERYTHING, strategy="fsdp"), 2, id="fsdp, 2 ranks"),
-        pytest.param(replace(RECIPE, frozen_epochs=1, averaging_decay=0.9), 2, id="frozen at first, 2 ranks"),
     ],
 )
 def test_every_recipe_resumes_bit_for_bit_after_kills(
@@ -174,24 +173,7 @@ def test_every_recipe_resumes_bit_for_bit_after_kills(
     assert STEPS_PER_EPOCH < record(output)["resumed_from"] <= 25
     whole = trained(dataset, str(tmp_path / "whole"), recipe, ranks=ranks)
     assert same_bits(resumed, whole)
-    # After one epoch of the last layer alone, averaged weights are still 0.21 on this split.
-    least = 0.15 if recipe.frozen_epochs else 0.3
-    assert resumed.history[-1]["validation_accuracy"] == whole.history[-1]["validation_accuracy"] > least
-
-
-def test_a_frozen_network_learns_with_its_head_alone(dataset: str, tmp_path: Path) -> None:
-    output = str(tmp_path / "training")
-    meddling = [SignalAtStep(0, 12, signal.SIGTERM)]
-    run(dataset, output, replace(RECIPE, frozen_epochs=1), ranks=2, meddling=meddling)
-    torch.manual_seed(RECIPE.seed)
-    fresh = build(RECIPE.model, (8, 8, 1), 10).state_dict()
-    moved = {
-        name
-        for name, value in fresh.items()
-        if not torch.equal(final(output).states["model"][f"network.{name}"], value)
-    }
-    assert len(moved) == 2
-    assert all("weight" in name or "bias" in name for name in moved)
+    assert resumed.history[-1]["validation_accuracy"] == whole.history[-1]["validation_accuracy"] > 0.3
 
 
 def test_training_stops_early_and_its_best_epoch_is_the_result(dataset: str, tmp_path: Path) -> None:

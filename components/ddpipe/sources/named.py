@@ -21,7 +21,6 @@ CLOTHES = (
     *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
     *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
 )
-KANA = ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo")
 
 Opener = Callable[[str, Table], Source]  # makes a source from a path and a table's columns
 
@@ -68,7 +67,6 @@ SOURCES: Mapping[str, Opener] = {
     "cifar100": _cifar("cifar-100-python.tar.gz", "fine_labels"),
     "mnist": _idx(DIGITS),
     "fashion-mnist": _idx(CLOTHES),
-    "kmnist": _idx(KANA),
 }
 """Each kind of source, and how it is opened."""
 
@@ -107,15 +105,6 @@ DOWNLOADS: Mapping[str, Download] = {
             "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
             "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
             "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-        },
-    ),
-    "kmnist": Download(
-        "https://codh.rois.ac.jp/kmnist/dataset/kmnist",
-        {
-            "train-images-idx3-ubyte.gz": "51467d22d8cc72929e2a028a0428f2086b092bb31cfb79c69cc0a90ce135fde4",
-            "train-labels-idx1-ubyte.gz": "e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17",
-            "t10k-images-idx3-ubyte.gz": "edd7a857845ad6bb1d0ba43fe7e794d164fe2dce499a1694695a792adfac43c5",
-            "t10k-labels-idx1-ubyte.gz": "20bb9a0ef54c7db3efc55a92eef5582c109615df22683c380526788f98e42a1c",
         },
     ),
     "cifar10": Download(

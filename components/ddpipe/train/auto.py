@@ -257,7 +257,7 @@ def _epochs(builder: _RecipeBuilder) -> None:
     why = (
         f"not used: {minutes:g} minutes decide" if minutes else f"{epochs * steps:,} steps of {batch} images"
     )
-    builder.set("epochs", max(epochs, builder.recipe.frozen_epochs), why)
+    builder.set("epochs", epochs, why)
     least = constants.WARMUPS[builder.recipe.optimizer]
     share = min(0.5, max(least, constants.FEWEST_WARMUP_STEPS / builder.steps)) if least else 0.0
     builder.set(

@@ -1,4 +1,4 @@
-"""What a training starts from: initial weights, warm start, and which weights are frozen."""
+"""What a training starts from: initial weights, and warm start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
-from torch import Tensor, nn
+from torch import Tensor
 
 from ddpipe.data.manifest import DatasetManifest, Shape
 from ddpipe.data.reader import SplitReader
@@ -138,33 +138,6 @@ def _mismatches(theirs: Weights, ours: Weights) -> Iterator[str]:
         elif theirs[name].shape != ours[name].shape:
             shapes = tuple(theirs[name].shape), tuple(ours[name].shape)
             yield f"{name}: shape {shapes[0]} in the package, {shapes[1]} in the network"
-
-
-def head_of(network: nn.Module) -> nn.Module:
-    """The last layer that has weights of its own: what gives the logits."""
-    return [layer for layer in network.modules() if list(layer.parameters(recurse=False))][-1]
-
-
-class Backbone:
-    """All of a network but its head, which may be frozen."""
-
-    def __init__(self, network: nn.Module) -> None:
-        self._network, self._head = network, head_of(network)
-        own = set(self._head.parameters())
-        # A weight that its network never trains stays as it is.
-        self._weights = [one for one in network.parameters() if one.requires_grad and one not in own]
-        self.frozen = False
-
-    def freeze(self, *, frozen: bool) -> None:
-        """Freeze the weights, or train them."""
-        self.frozen = frozen
-        for weight in self._weights:
-            weight.requires_grad_(not frozen)
-
-    def train(self) -> None:
-        """Set the network to training mode; what is frozen keeps its running statistics, too."""
-        self._network.train(not self.frozen)
-        self._head.train()
 
 
 @torch.no_grad()

@@ -27,12 +27,11 @@ from ddpipe.model.training_record import parts_of
 from ddpipe.storage import Store
 from ddpipe.train import constants
 from ddpipe.train.batches import Batch, batch_sizes, epoch_batches, global_batch, permutation, steps_per_epoch
-from ddpipe.train.initial import Backbone, check_resolution, initial_classifier, network_facts
+from ddpipe.train.initial import check_resolution, initial_classifier, network_facts
 from ddpipe.train.journal import Journal, Record, ResourceUsage, timed
 from ddpipe.train.objective import training_objective
 from ddpipe.train.optimizer import learning_rate
 from ddpipe.train.recipe import AUGMENTATIONS, Recipe
-from ddpipe.train.replicated import Strategy
 from ddpipe.train.saver import Saver, SharedSaver
 from ddpipe.train.step import StepMetrics, TrainingStep
 from ddpipe.train.strategies import accept_single_values, is_sharded, strategy_named, synchronise
@@ -88,16 +87,19 @@ class Trainer:
             check_resolution(self.classifier, splits["train"].shape, recipe)
         self._objective = training_objective(recipe, manifest, splits["train"], world.device)
         self._metric = f"validation_{TASKS[manifest.task].scores[0]}"
+        strategy = strategy_named(recipe.strategy, world)(self.classifier, splits["train"].shape, world)
+        self._is_compiling = recipe.compile and world.device.type in constants.COMPILED_DEVICES
+        if self._is_compiling:
+            strategy.model.compile()
         self._training_step = TrainingStep(
             recipe,
             self.classifier,
             self._objective,
-            self._new_strategy(),
+            strategy,
             world,
             steps=self.steps,
             parts=world.decided(lambda: parts_of(store)),
         )
-        self._backbone = Backbone(self.classifier.network)  # of the weights that the strategy has left
         self._metrics = self._no_metrics()
         self._usage = ResourceUsage(world.device)
         may_wait = self._is_compiling or any(split.is_far for split in splits.values())
@@ -150,11 +152,7 @@ class Trainer:
         patience = self._recipe.patience
         while self.step < self.steps and not out_of_patience(self.history, self._metric, patience):
             epoch, first = divmod(self.step, self._steps_per_epoch)
-            frozen = epoch < self._recipe.frozen_epochs
-            if frozen != self._backbone.frozen:
-                self._backbone.freeze(frozen=frozen)
-                self._training_step.strategy = self._new_strategy()
-            self._backbone.train()
+            self.classifier.train()
             batches = timed(self._batches(epoch, first), self._usage.waited, self._training_step.pace.waited)
             for number, batch in enumerate(batches, start=first):
                 self.poll(watch)
@@ -167,15 +165,6 @@ class Trainer:
                     break
             self._close_epoch(journal)
             watch.saved()
-
-    def _new_strategy(self) -> Strategy:
-        """Share the training of what is not frozen among the ranks."""
-        make = strategy_named(self._recipe.strategy, self._world)
-        strategy = make(self.classifier, self._splits["train"].shape, self._world)
-        self._is_compiling = self._recipe.compile and self._world.device.type in constants.COMPILED_DEVICES
-        if self._is_compiling:
-            strategy.model.compile()
-        return strategy
 
     def _batches(self, epoch: int, first: int) -> Iterator[Batch]:
         recipe, train = self._recipe, self._splits["train"]

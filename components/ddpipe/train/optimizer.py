@@ -28,8 +28,7 @@ def build_optimizer(recipe: Recipe, model: nn.Module, *, fused: bool) -> Optimiz
                 lr=rate,
                 momentum=momentum,
                 nesterov=momentum > 0,
-                # the fused kernel needs momentum for all weights or for none; frozen ones have none
-                fused=fused and not recipe.frozen_epochs,
+                fused=fused,
             )
         case other:
             assert_never(other)

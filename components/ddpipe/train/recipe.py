@@ -102,6 +102,7 @@ FORMER: Mapping[str, Any] = {
     "decay_biases": True,
     "mixing_alpha": 1.0,
     "full_resolution_from": 0.5,
+    "frozen_epochs": 0,
     "keep_checkpoints": 2,
     "node_hour_price": 0.0,
 }
@@ -271,9 +272,6 @@ class Recipe(Parameters):
         OrAuto(Between(0, 1, open_low=True)),
         typical=Typical(0.5, 1),
     )
-    frozen_epochs: int = parameter(
-        0, "Number of initial epochs that train only the last layer; 0 means none.", Between(0, 100_000)
-    )
     averaging_decay: float = parameter(
         AUTO,
         "Decay of the moving average of the weights, which is evaluated instead of them; 0 disables "
@@ -346,8 +344,6 @@ class Recipe(Parameters):
 
     def conflicts(self) -> Iterator[str]:
         """What is wrong with values that are valid one by one."""
-        if self.frozen_epochs and self.strategy == "fsdp":
-            yield "`frozen_epochs` cannot be used with `strategy` fsdp, which cannot freeze weights"
         if self.optimizer == "muon" and self.strategy == "fsdp":
             yield "`optimizer` muon cannot be used with `strategy` fsdp: it needs whole weights"
         if self.precision == "fp16" and self.strategy == "fsdp":
@@ -357,8 +353,6 @@ class Recipe(Parameters):
         weighted = self.label_smoothing not in {AUTO, 0} or self.class_weights == "balanced"
         if weighted and is_own_function(self.loss):
             yield "`label_smoothing` and `class_weights` are those of cross-entropy, and `loss` is your own"
-        if "epochs" not in self.automatic() and self.frozen_epochs > self.epochs and not self.minutes:
-            yield f"`frozen_epochs` is {self.frozen_epochs}, more than `epochs` ({self.epochs})"
 
     @property
     def has_pretrained(self) -> bool:

@@ -90,7 +90,7 @@ def test_a_name_that_would_not_be_a_folder_in_every_store_is_refused(name: str) 
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_path_is_needed_unless_the_source_is_built_in_or_downloaded(source: str) -> None:
-    if source in {"digits", "mnist", "fashion-mnist", "kmnist", "cifar10", "cifar100"}:
+    if source in {"digits", "mnist", "fashion-mnist", "cifar10", "cifar100"}:
         assert PrepareSpec(source=source).validated()
     else:
         assert "`source_path` is empty" in _problems(PrepareSpec(source=source))

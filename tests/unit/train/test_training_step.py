@@ -16,7 +16,7 @@ from ddpipe.distributed import World
 from ddpipe.errors import ParameterError
 from ddpipe.model.classifier import Classifier, build
 from ddpipe.train.batches import Batch, resized, resolution
-from ddpipe.train.initial import Backbone, check_resolution, head_of
+from ddpipe.train.initial import check_resolution
 from ddpipe.train.objective import CrossEntropy
 from ddpipe.train.optimizer import WeightAverage, build_optimizer, set_learning_rate
 from ddpipe.train.recipe import Precision, Recipe
@@ -88,13 +88,6 @@ def test_sgd_has_nesterov_s_momentum_or_none(momentum: float) -> None:
     for group in build_optimizer(recipe, a_classifier(), fused=True).param_groups:
         assert (group["lr"], group["momentum"], group["nesterov"]) == (0.2, momentum, momentum > 0)
         assert (group["weight_decay"], group["fused"]) == (0.1, True)
-
-
-def test_fused_kernel_is_not_used_while_weights_are_frozen() -> None:
-    for fused, frozen, expected in ((True, 1, False), (False, 0, False)):
-        recipe = plain(frozen_epochs=frozen)
-        groups = build_optimizer(recipe, a_classifier(), fused=fused).param_groups
-        assert [group["fused"] for group in groups] == [expected] * 2
 
 
 def test_adamw_takes_the_momentum_as_its_first_beta() -> None:
@@ -186,25 +179,6 @@ def test_average_restores_the_weights_after_an_error() -> None:
     with pytest.raises(KeyboardInterrupt):
         fail()
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-
-
-def test_a_frozen_backbone_rests_and_its_head_learns() -> None:
-    network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * 36, 3))
-    network[1].weight.requires_grad_(requires_grad=False)
-    backbone = Backbone(network)
-    backbone.freeze(frozen=True)
-    backbone.train()
-    assert [weight.requires_grad for weight in network.parameters()] == [False] * 4 + [True] * 2
-    before = copy.deepcopy(network[1].state_dict())
-    network(torch.randn(4, 1, 8, 8)).sum().backward()
-    assert all(torch.equal(before[name], value) for name, value in network[1].state_dict().items())
-    backbone.freeze(frozen=False)
-    assert [weight.requires_grad for weight in network.parameters()] == [True, True, False, True, True, True]
-
-
-def test_the_head_is_the_last_layer_with_weights() -> None:
-    head = nn.Linear(3, 2)
-    assert head_of(nn.Sequential(nn.Linear(3, 3), nn.Sequential(head, nn.Dropout()))) is head
 
 
 def test_images_are_small_at_first() -> None:

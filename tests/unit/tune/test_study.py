@@ -63,6 +63,6 @@ def test_a_file_does_not_decide_what_is_imported(tmp_path: Path) -> None:
 
 def test_given_values_override_the_recipe(study: Path) -> None:
     rejected = CliRunner().invoke(
-        cli, ["run", "--recipe", str(study), "--frozen-epochs", "5", "--epochs", "4", "--json"]
+        cli, ["run", "--recipe", str(study), "--strategy", "fsdp", "--optimizer", "muon", "--json"]
     )
-    assert "--frozen-epochs is 5, more than --epochs (4)" in json.loads(rejected.stdout)["seen"]
+    assert "--optimizer muon cannot be used with --strategy fsdp" in json.loads(rejected.stdout)["seen"]
