@@ -47,7 +47,6 @@ OTHERS = {
 }
 # ... and those, as files below tests, for lines that no test of the package runs.
 WITH_PROCESSES = {
-    "evaluate": "distributed/test_evaluation.py",
     "launching": "unit/processes/test_local.py distributed/test_local.py distributed/test_handles.py",
     "train": "distributed/test_training.py distributed/test_strategies.py",
 }

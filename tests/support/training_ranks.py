@@ -26,7 +26,6 @@ from ddpipe.data.reader import SplitReader
 from ddpipe.data.shards import Images
 from ddpipe.distributed import run_rank
 from ddpipe.errors import CheckpointError, DdpipeError
-from ddpipe.evaluate.evaluate import evaluate
 from ddpipe.model import networks, tensors
 from ddpipe.processes.local import run_local
 from ddpipe.storage import Store
@@ -49,12 +48,6 @@ def train_as_rank(
     os.environ.update(environment)
     torch.set_num_threads(1)
     _train(meddling, dataset, output, recipe)
-
-
-def evaluate_as_rank(environment: dict[str, str], training: str, dataset: str, output: str) -> None:
-    os.environ.clear()
-    os.environ.update(environment)
-    run_rank(lambda: evaluate(training, dataset, output))
 
 
 def train_from_command_line(meddling: Sequence[Meddling]) -> None:

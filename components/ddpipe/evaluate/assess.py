@@ -18,14 +18,14 @@ from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.reader import SplitReader, open_split
 from ddpipe.errors import DdpipeError, ParameterError
 from ddpipe.evaluate.champion import BATCH, differences_to
-from ddpipe.evaluate.evaluate import VALIDATION, Scored, check_any, check_finite, measured, rough
+from ddpipe.evaluate.evaluate import VALIDATION, check_any, check_finite, measured, rough, score
 from ddpipe.evaluate.measure import measure, unproven
 from ddpipe.evaluate.slices import publish_sliced, sliced_version
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.model.classifier import load_model, samples_seen
 from ddpipe.model.evaluation import Evaluation, Subject
 from ddpipe.model.package import FORMAT, ONNX, Signature, load_package, seen_by
-from ddpipe.model.scoring import Answer, answers_to, logits_by, with_views
+from ddpipe.model.scoring import Answer, logits_by, with_views
 from ddpipe.model.session import session_of
 from ddpipe.model.tasks import TASKS
 from ddpipe.model.training_record import training_record
@@ -72,10 +72,12 @@ def assess(
     samples = open_split(data, split, shape=judged.signature.shape)
     slicing = sliced_version(spec, split, *data) if spec.slice_columns else None
     started = time.monotonic()
-    answers = {split: _scored(judged, samples)}
+    classes = len(judged.signature.classes)
+    answers = {split: score(judged.answer, samples, classes, BATCH)}
     seconds = time.monotonic() - started
     if not judged.is_whole:
-        answers[VALIDATION] = _scored(judged, open_split(data, VALIDATION, shape=judged.signature.shape))
+        validation = open_split(data, VALIDATION, shape=judged.signature.shape)
+        answers[VALIDATION] = score(judged.answer, validation, classes, BATCH)
     check_finite(answers, model)
     seen = answers[split]
     if judged.is_whole:
@@ -179,12 +181,6 @@ def _trained_on(
         "this dataset, in the same order"
     )
     return manifest, (warning,)
-
-
-def _scored(judged: Judged, samples: SplitReader) -> Scored:
-    shape = (0, len(judged.signature.classes))
-    logits = answers_to(samples, judged.answer, BATCH) if len(samples) else np.empty(shape, np.float32)
-    return Scored(logits, samples.labels, samples.groups)
 
 
 def _flattery(judged: Judged, samples: SplitReader, split: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The step: score a trained model on a split, every sample exactly once, by any number of processes."""
+"""The step: score a trained model on a split, every sample exactly once."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ from torch import nn
 from ddpipe.data.index import counted, held_out_seen
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.reader import SplitReader, open_split
-from ddpipe.distributed import World, process_group
 from ddpipe.errors import CheckpointError, DatasetError, Diverged
 from ddpipe.evaluate.measure import best_thresholds, fitted, measure, unproven
 from ddpipe.evaluate.slices import publish_sliced, sliced_version
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.model import VIEWS
 from ddpipe.model.classifier import load_model, samples_seen
-from ddpipe.model.evaluation import Evaluation, Metrics, Subject, load_evaluation
+from ddpipe.model.evaluation import Evaluation, Metrics, Subject
 from ddpipe.model.metrics import METRICS, Answers
-from ddpipe.model.scoring import Averaged, Compared, logits_of, with_views
+from ddpipe.model.scoring import Answer, Averaged, Compared, answers_to, logits_by, with_views
 from ddpipe.model.tasks import TASKS
 from ddpipe.model.training_record import training_record
 from ddpipe.parameters import AUTO
@@ -59,75 +58,62 @@ def evaluate(
     spec: EvaluateSpec | None = None,
     network: str = "",
 ) -> Evaluation:
-    """Score the trained model on the test split and publish the result, with the same bits on any ranks."""
+    """Score the trained model on the test split of its own dataset version, and publish the result."""
     spec = (spec or EvaluateSpec()).validated()
-    with process_group() as world:
-        manifest, store = load_manifest(manifest_uri), open_store(output_uri)
-        if world.is_main:
-            store.check_writable()
-        classifier, checkpoint = load_model(training_uri, network=network)
-        if checkpoint.dataset_id != manifest.dataset_id:
-            raise CheckpointError(
-                what="a model cannot be evaluated on this dataset",
-                which=training_uri,
-                seen=f"it was trained on version {checkpoint.dataset_id}, this is {manifest.dataset_id}",
-                do="Name the dataset version of its training: another version's test samples may be "
-                "among its training samples.",
-            )
-        check_any(manifest, SPLIT, manifest_uri)
-        world.decided(lambda: _check_unseen(manifest, training_uri, manifest_uri))
-        task, views = TASKS[manifest.task], views_of(training_uri, spec)
-        wanted = (SPLIT, VALIDATION)
-        splits = {
-            name: open_split(
-                (manifest, store_of(manifest_uri)), name, shape=tuple(checkpoint.network["shape"])
-            )
-            for name in wanted
-        }
-        slicing = (
-            world.decided(lambda: sliced_version(spec, SPLIT, manifest, store_of(manifest_uri)))
-            if spec.slice_columns
-            else None
+    manifest, store = load_manifest(manifest_uri), open_store(output_uri)
+    store.check_writable()
+    classifier, checkpoint = load_model(training_uri, network=network)
+    if checkpoint.dataset_id != manifest.dataset_id:
+        raise CheckpointError(
+            what="a model cannot be evaluated on this dataset",
+            which=training_uri,
+            seen=f"it was trained on version {checkpoint.dataset_id}, this is {manifest.dataset_id}",
+            do="Name the dataset version of its training: another version's test samples may be "
+            "among its training samples.",
         )
-        started = time.monotonic()
-        answers, plain = score_views(classifier, views, splits, world, len(manifest.classes), BATCH_SIZE)
-        if world.is_main:
-            check_finite(answers, training_uri)
-            subject = Subject(
-                training=training_uri,
-                dataset=manifest_uri,
-                dataset_id=manifest.dataset_id,
-                split=SPLIT,
-                model=checkpoint.network["name"],
-                epoch=checkpoint.epoch,
-                device=world.device.type,
-                processes=world.size,
-                seconds=round(time.monotonic() - started, 3),
-                views=views,
-            )
-            metrics, images = measured(answers, manifest), manifest.splits[VALIDATION].count
-            if plain:
-                values = {name: score.value for name, score in measured(plain, manifest).scores.items()}
-                both = {"plain": plain[VALIDATION], views: answers[VALIDATION]} if images else {}
-                on_validation = {
-                    name: task.headline(seen.logits, task.truth(seen.labels, len(manifest.classes)))
-                    for name, seen in both.items()
-                }
-                metrics = replace(metrics, plain=values, validation=on_validation)
-            warnings = (
-                *unproven(metrics),
-                *rough(manifest.splits[SPLIT].count, task.scores[0]),
-                *warnings_about(metrics.validation, checkpoint.history, task.scores[0], images),
-            )
-            for text in warnings:
-                _log.warning("%s", text)
-            metrics, seen = replace(metrics, warnings=warnings), answers[SPLIT]
-            published = publish_sliced(
-                store, subject, metrics, seen.logits, seen.labels, slicing, seen.groups
-            )
-            _log.info("%s", published.summary())
-        world.barrier()
-    return load_evaluation(output_uri)
+    check_any(manifest, SPLIT, manifest_uri)
+    _check_unseen(manifest, training_uri, manifest_uri)
+    views, data = views_of(training_uri, spec), (manifest, store_of(manifest_uri))
+    shape = tuple(checkpoint.network["shape"])
+    splits = {name: open_split(data, name, shape=shape) for name in (SPLIT, VALIDATION)}
+    slicing = sliced_version(spec, SPLIT, *data) if spec.slice_columns else None
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    started = time.monotonic()
+    answers, plain = score_views(classifier.to(device), views, splits, len(manifest.classes), device)
+    check_finite(answers, training_uri)
+    subject = Subject(
+        training=training_uri,
+        dataset=manifest_uri,
+        dataset_id=manifest.dataset_id,
+        split=SPLIT,
+        model=checkpoint.network["name"],
+        epoch=checkpoint.epoch,
+        device=device,
+        processes=1,
+        seconds=round(time.monotonic() - started, 3),
+        views=views,
+    )
+    metrics, task = measured(answers, manifest), TASKS[manifest.task]
+    images = manifest.splits[VALIDATION].count
+    if plain:
+        values = {name: score.value for name, score in measured(plain, manifest).scores.items()}
+        both = {"plain": plain[VALIDATION], views: answers[VALIDATION]} if images else {}
+        on_validation = {
+            name: task.headline(seen.logits, task.truth(seen.labels, len(manifest.classes)))
+            for name, seen in both.items()
+        }
+        metrics = replace(metrics, plain=values, validation=on_validation)
+    warnings = (
+        *unproven(metrics),
+        *rough(manifest.splits[SPLIT].count, task.scores[0]),
+        *warnings_about(metrics.validation, checkpoint.history, task.scores[0], images),
+    )
+    for text in warnings:
+        _log.warning("%s", text)
+    metrics, seen = replace(metrics, warnings=warnings), answers[SPLIT]
+    published = publish_sliced(store, subject, metrics, seen.logits, seen.labels, slicing, seen.groups)
+    _log.info("%s", published.summary())
+    return published
 
 
 def views_of(training_uri: str, spec: EvaluateSpec) -> str:
@@ -142,33 +128,12 @@ def views_of(training_uri: str, spec: EvaluateSpec) -> str:
 
 
 def score_views(
-    classifier: nn.Module,
-    views: str,
-    splits: Mapping[str, SplitReader],
-    world: World,
-    classes: int,
-    batch_size: int,
+    classifier: nn.Module, views: str, splits: Mapping[str, SplitReader], classes: int, device: str = "cpu"
 ) -> tuple[dict[str, Scored], dict[str, Scored] | None]:
     """Logits and labels of each split over views, and those of plain images, which are among the views."""
     model = with_views(classifier, views)
-    if not isinstance(model, Averaged):
-        return score(model, splits, world, classes, batch_size), None
-    both = score(Compared(model), splits, world, 2 * classes, batch_size)
-    averaged, plain = (
-        {
-            name: replace(seen, logits=np.ascontiguousarray(seen.logits[:, first : first + classes]))
-            for name, seen in both.items()
-        }
-        for first in (0, classes)
-    )
-    return averaged, plain
-
-
-def score(
-    model: nn.Module, splits: Mapping[str, SplitReader], world: World, classes: int, batch_size: int
-) -> dict[str, Scored]:
-    """Logits and labels of each split on rank 0; no logits on the other ranks."""
-    model.to(world.device)
+    both = Compared(model) if isinstance(model, Averaged) else None
+    answer, width = logits_by(both or model, device), 2 * classes if both else classes
     cudnn = torch.backends.cudnn
     # Only TF32 changes: what flags() is not given is switched off, cuDNN itself and its determinism included.
     with cudnn.flags(
@@ -177,14 +142,24 @@ def score(
         deterministic=cudnn.deterministic,
         allow_tf32=False,
     ):
-        return {
-            name: Scored(
-                logits_of(model, split, world, classes=classes, batch_size=batch_size),
-                split.labels,
-                split.groups,
-            )
-            for name, split in splits.items()
+        found = {name: score(answer, split, width, BATCH_SIZE) for name, split in splits.items()}
+    if not both:
+        return found, None
+    averaged, plain = (
+        {
+            name: replace(seen, logits=np.ascontiguousarray(seen.logits[:, first : first + classes]))
+            for name, seen in found.items()
         }
+        for first in (0, classes)
+    )
+    return averaged, plain
+
+
+def score(answer: Answer, samples: SplitReader, classes: int, batch_size: int) -> Scored:
+    """What a model answers to a split, which may be empty."""
+    none = np.empty((0, classes), np.float32)
+    logits = answers_to(samples, answer, batch_size) if len(samples) else none
+    return Scored(logits, samples.labels, samples.groups)
 
 
 def measured(answers: Mapping[str, Scored], manifest: DatasetManifest, split: str = SPLIT) -> Metrics:

@@ -27,12 +27,12 @@ Answer = Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.float32]]
 """Pixels, shape (n, H, W, C) -> logits, shape (n, classes)."""
 
 
-def logits_by(model: nn.Module) -> Answer:
-    """What a PyTorch model on the CPU, in evaluation mode, answers."""
+def logits_by(model: nn.Module, device: str = "cpu") -> Answer:
+    """What a PyTorch model in evaluation mode answers, on the device where it is."""
 
     def answer(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         with torch.inference_mode():
-            logits: npt.NDArray[np.float32] = model(torch.from_numpy(images)).float().numpy()
+            logits: npt.NDArray[np.float32] = model(torch.from_numpy(images).to(device)).float().cpu().numpy()
         return logits
 
     return answer

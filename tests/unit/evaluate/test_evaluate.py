@@ -15,11 +15,10 @@ from torch import Tensor, nn
 from ddpipe.data.index import open_index
 from ddpipe.data.manifest import load_manifest
 from ddpipe.data.reader import open_split
-from ddpipe.distributed import process_group
 from ddpipe.evaluate.evaluate import evaluate, score, score_views
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.model import PASSES, scoring
-from ddpipe.model.scoring import batch_size_for, with_views
+from ddpipe.model.scoring import batch_size_for, logits_by, with_views
 from ddpipe.storage import open_store
 
 
@@ -53,8 +52,7 @@ def test_cudnn_stays_on_and_deterministic_without_tf32(
     """`cudnn.flags` switches off what it is not given: cuDNN itself."""
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     watcher, dataset = Watcher(), a_dataset(str(tmp_path))
-    with process_group() as world:
-        score(watcher, {"test": open_split(dataset, "test")}, world, 2, 128)
+    score_views(watcher, "plain", {"test": open_split(dataset, "test")}, 2)
     assert watcher.settings == {(True, True, False)}
 
 
@@ -68,10 +66,9 @@ def test_batch_is_bounded_by_pixels(side: int, most: int, size: int) -> None:
 def test_large_images_are_scored_in_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scoring, "PIXELS", 10 * 8 * 8)
     watcher, dataset = Watcher(), a_dataset(str(tmp_path))
-    with process_group() as world:
-        found = score(watcher, {"test": open_split(dataset, "test")}, world, 2, 128)
+    found = score(logits_by(watcher), open_split(dataset, "test"), 2, 128)
     assert watcher.sizes == [10, 10, 10, 7]
-    assert found["test"].logits.shape == (37, 2)
+    assert found.logits.shape == (37, 2)
 
 
 def test_views_are_scored_on_validation_next_to_plain(tmp_path: Path) -> None:
@@ -88,11 +85,10 @@ def test_views_are_scored_on_validation_next_to_plain(tmp_path: Path) -> None:
 def test_views_and_plain_images_are_scored_in_the_same_passes(tmp_path: Path, views: str) -> None:
     watcher, dataset = Sided(), a_dataset(str(tmp_path))
     splits = {"test": open_split(dataset, "test")}
-    with process_group() as world:
-        alone = score(watcher, splits, world, 2, 64)["test"]
-        expected = score(with_views(watcher, views), splits, world, 2, 64)["test"]
-        watcher.sizes.clear()
-        averaged, plain = score_views(watcher, views, splits, world, 2, 64)
+    alone = score(logits_by(watcher), splits["test"], 2, 64)
+    expected = score(logits_by(with_views(watcher, views)), splits["test"], 2, 64)
+    watcher.sizes.clear()
+    averaged, plain = score_views(watcher, views, splits, 2)
     assert len(watcher.sizes) == PASSES[views]
     assert plain is not None
     assert np.array_equal(plain["test"].logits, alone.logits)

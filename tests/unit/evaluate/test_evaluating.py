@@ -1,18 +1,14 @@
-"""One evaluation by one process and by several."""
+"""An evaluation of a training on its own test split."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from evaluation_runs import a_dataset, a_multilabel_dataset, a_training
-from processes import free_port
 from sklearn.metrics import average_precision_score, roc_auc_score
-from training_ranks import evaluate_as_rank
-from training_runs import PROCESSES, environment_of_rank
 
 from ddpipe.data.manifest import load_manifest
 from ddpipe.data.reader import open_split
@@ -20,56 +16,15 @@ from ddpipe.errors import CheckpointError, DatasetError, Diverged
 from ddpipe.evaluate.evaluate import BATCH_SIZE, evaluate
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.model.classifier import load_model
-from ddpipe.model.evaluation import Evaluation, load_evaluation
-from ddpipe.processes.local import run_local
 
 SAMPLES = 37
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("made", "processes", "count"),
-    [
-        pytest.param(a_dataset, 2, 4 * BATCH_SIZE + 5, id="five batches, the last of five samples"),
-        pytest.param(a_multilabel_dataset, 2, SAMPLES, id="several labels, fewer batches than ranks"),
-        pytest.param(a_multilabel_dataset, 3, 4 * BATCH_SIZE + 5, id="several labels, three ranks"),
-    ],
-)
-def test_several_processes_see_what_one_sees_bit_for_bit(
-    tmp_path: Path, made: Callable[..., str], processes: int, count: int
-) -> None:
-    dataset = made(str(tmp_path / "store"), test=count)
-    training, output = a_training(str(tmp_path / "training"), dataset), str(tmp_path / "several")
-    one = evaluate(training, dataset, str(tmp_path / "one"))
-    if made is a_dataset:
-        arguments = ["--training", training, "--dataset", dataset, "--output", output]
-        run_local("ddpipe.evaluate", arguments, processes=processes)
-    else:  # a fork starts sooner than torchrun
-        port = free_port()
-        places = [
-            environment_of_rank(rank, processes, port, tmp_path / f"error-{rank}.json")
-            for rank in range(processes)
-        ]
-        ranks = [
-            PROCESSES.Process(target=evaluate_as_rank, args=(place, training, dataset, output))
-            for place in places
-        ]
-        for each in ranks:
-            each.start()
-        for each in ranks:
-            each.join()
-        assert [each.exitcode for each in ranks] == [0] * processes
-    several = load_evaluation(output)
-    assert several.subject.processes == processes
-    assert one.metrics == several.metrics
-    for first, second in zip(one.predictions(), several.predictions(), strict=True):
-        np.testing.assert_array_equal(first, second)
-    if made is a_multilabel_dataset:
-        _assert_as_the_library_says(several)
-
-
-def _assert_as_the_library_says(evaluation: Evaluation) -> None:
-    """AUC and average precision over the whole split, from the gathered logits."""
+def test_areas_are_those_of_the_library_over_the_whole_split(tmp_path: Path) -> None:
+    """Of batches of several sizes, the last of five samples."""
+    dataset = a_multilabel_dataset(str(tmp_path / "store"), test=4 * BATCH_SIZE + 5)
+    training = a_training(str(tmp_path / "training"), dataset)
+    evaluation = evaluate(training, dataset, str(tmp_path / "evaluation"))
     logits, labels = evaluation.predictions()
     headline = evaluation.headline()
     assert headline["macro_auc"] == pytest.approx(roc_auc_score(labels, logits, average="macro"), abs=1e-12)
