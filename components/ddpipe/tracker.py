@@ -209,6 +209,8 @@ def tracked(run: str, seconds: float = _SECONDS, given: str | None = None) -> It
 def _client() -> Client:
     for name, value in _OURS.items():
         os.environ.setdefault(name, value)
+    # Each retry would be a warning; a tracker that is away costs one.
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
     from mlflow import MlflowClient  # noqa: PLC0415 - seconds to import
 
     return MlflowClient()
