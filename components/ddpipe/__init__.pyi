@@ -319,7 +319,6 @@ def train(
     restart: str = "Never",
     max_restarts: int = 3,
     keep: str = "never",
-    logs: str = "all",
     deadlines: Mapping[str, float] = ...,
 ) -> Result:
     """Train a model on a dataset version, on this machine or in the pods of a job.
@@ -423,8 +422,6 @@ def train(
         restart: When to restart failed replicas.
         max_restarts: Maximum number of restarts; the next failure fails the job.
         keep: Which finished jobs to keep on the cluster.
-        logs: Ranks whose logs are printed: first, all, or numbers such as 0,5-7; at most 64 at a time. The
-            last lines of a failed rank are always printed.
         deadlines: Deadlines in seconds by stage: reconciled, scheduled, pulled, running, finished, silence,
             hopeless, outage.
     """
@@ -552,7 +549,6 @@ def launch(
     restart: str = "Never",
     max_restarts: int = 3,
     keep: str = "never",
-    logs: str = "all",
     deadlines: Mapping[str, float] = ...,
 ) -> Handle:
     """Run a function or a script as the ranks of one process group, and return at once with a handle on it.
@@ -611,8 +607,6 @@ def launch(
         restart: When to restart failed replicas.
         max_restarts: Maximum number of restarts; the next failure fails the job.
         keep: Which finished jobs to keep on the cluster.
-        logs: Ranks whose logs are printed: first, all, or numbers such as 0,5-7; at most 64 at a time. The
-            last lines of a failed rank are always printed.
         deadlines: Deadlines in seconds by stage: reconciled, scheduled, pulled, running, finished, silence,
             hopeless, outage.
 

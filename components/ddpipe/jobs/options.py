@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -19,7 +17,6 @@ RUNTIME = "torch-distributed"  # the training runtime that comes with Kubeflow T
 # In place of a secret's name: a pipeline's steps cannot refer to a secret without one.
 NO_SECRET = "none"  # noqa: S105 - stands for no secret
 VOLUME = "KIND:NAME:/PATH[:ro], or for a snapshot KIND:NAME:/PATH:SIZE[:ro]"  # the notation of a volume
-_RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 
 
 class Keep(StrEnum):
@@ -197,11 +194,6 @@ class JobOptions(Parameters):
         3, "Maximum number of restarts; the next failure fails the job.", Between(0, 1000)
     )
     keep: str = parameter(Keep.NEVER.value, "Which finished jobs to keep on the cluster.", OneOf(tuple(Keep)))
-    logs: str = parameter(
-        "all",
-        "Ranks whose logs are printed: first, all, or numbers such as 0,5-7; at most 64 at a time. "
-        "The last lines of a failed rank are always printed.",
-    )
     deadlines: Mapping[str, float] = parameter({}, f"Deadlines in seconds by stage: {', '.join(STAGES)}.")
 
     @property
@@ -234,10 +226,6 @@ class JobOptions(Parameters):
         yield from self._bad_quantities()
         yield from self._bad_volumes()
         yield from self._bad_deadlines()
-        try:
-            chosen_ranks(self.logs)
-        except ValueError as error:
-            yield f"logs: {error}"
 
     def _bad_quantities(self) -> Iterator[str]:
         for name in ("cpu", "memory", "shared_memory"):
@@ -282,6 +270,7 @@ _FORMER: Mapping[str, object] = {
     "autoscaling": False,
     "outage": 600.0,
     "success": "all",
+    "logs": "all",
 }
 
 
@@ -302,16 +291,3 @@ class LaunchOptions(JobOptions):
         "URIs that must exist for the job to count as a success; one that ends in / is a folder.",
         form="job_outputs",
     )
-
-
-def chosen_ranks(text: str) -> tuple[range, ...]:
-    """The numbers of the pods that `text` chooses: all, first, or numbers such as 0,5-7."""
-    words = {"all": range(sys.maxsize), "first": range(1)}
-    return (words[text],) if text in words else tuple(_range(part.strip()) for part in text.split(","))
-
-
-def _range(text: str) -> range:
-    match = _RANGE.fullmatch(text)
-    if not match or int(match[2] or match[1]) < int(match[1]):
-        raise ValueError(f"{text!r} is not first, all, or numbers such as 0,5-7")
-    return range(int(match[1]), int(match[2] or match[1]) + 1)

@@ -30,7 +30,7 @@ from ddpipe.errors import (
 )
 from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.job import TrainingJob
-from ddpipe.jobs.options import Keep, chosen_ranks
+from ddpipe.jobs.options import Keep
 from ddpipe.jobs.status import Phase
 from ddpipe.kube.api import Cluster, Refused
 from ddpipe.kube.resources import PODS, Object
@@ -103,9 +103,7 @@ def _launch(
 ) -> Outcome:
     began = time.monotonic()
     job = attempt.requested
-    logs = Logs(
-        attempt.cluster, PODS.path(job.namespace), output.log, ranks=chosen_ranks(job.logs), say=output.say
-    )
+    logs = Logs(attempt.cluster, PODS.path(job.namespace), output.log, say=output.say)
     found, adopted = begin(attempt)
     attempt, found, ended = _through_all_sizes(attempt, found, logs, adopted=adopted)
     uid: str = found["metadata"]["uid"]

@@ -7,9 +7,8 @@ requested again from the second of the last line (the API knows no finer); lines
 
 from __future__ import annotations
 
-import sys
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from itertools import count, islice
 from threading import Condition, Thread
@@ -60,37 +59,32 @@ class Logs:
         pods: str,
         write: Callable[[str], None],
         *,
-        ranks: Sequence[range] = (range(sys.maxsize),),
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.cluster, self.pods = cluster, pods
         self.reports, self.silence, self.lines = Reports(), Silence(), 0
-        self._write, self._ranks, self._say = write, ranks, say
+        self._write, self._say = write, say
         self._followed: dict[str, PodLog] = {}
         self._failed: dict[str, _LastLines] = {}
-        self._has_master = self._is_limited = False
+        self._is_limited = False
         self.limiter = RateLimiter(_OPENED_AT_ONCE, _OPENED_PER_SECOND)
 
     def see(self, replicas: Iterable[Replica]) -> None:
-        """Follow these pods' logs as far as they are chosen; pods no longer among them are gone."""
+        """Follow these pods' logs of so many as can be; pods no longer among them are gone."""
         present = {replica.uid: replica for replica in replicas}
         for uid, log in self._followed.items():
             log.see(present.get(uid))
-        self._has_master |= any(replica.rank.startswith("master-") for replica in present.values())
         running = sum(log.thread.is_alive() for log in self._followed.values())
         for uid, replica in present.items():
             if uid in self._followed or replica.stage is not Stage.FINISHED:
                 continue
-            if self._is_chosen(replica) and running < MOST_FOLLOWED and uid not in self._failed:
+            if running < MOST_FOLLOWED and uid not in self._failed:
                 self._followed[uid] = PodLog(replica, self._in_turn, self.take)
                 running += 1
                 continue
-            if self._is_chosen(replica) and not self._is_limited:
+            if not self._is_limited and uid not in self._failed:
                 self._is_limited = True
-                self._say(
-                    f"following the logs of {MOST_FOLLOWED} pods, of the others only those that fail; "
-                    f"choose others with `logs` 0,5-7"
-                )
+                self._say(f"following the logs of {MOST_FOLLOWED} pods, of the others only those that fail")
             self._read_if_failed(replica, present)
         _forget(self._followed, present, _MOST_KEPT)
         _forget(self._failed, present, _MOST_KEPT)
@@ -128,7 +122,7 @@ class Logs:
         A connection that follows a log may be dead without a sign, for as long as half an hour.
         """
         since = self.cluster.now() - seconds
-        chosen = [one for one in replicas if self._is_chosen(one)][:MOST_FOLLOWED]
+        chosen = list(replicas)[:MOST_FOLLOWED]
         last: list[Instant | None] = []
         try:
             for one in chosen:
@@ -146,13 +140,6 @@ class Logs:
     def _pieces(self, replica: Replica, query: Query, idle: float = _SILENCE) -> Iterator[bytes]:
         query = {"container": replica.container, "timestamps": "true", **query}
         return self.cluster.pieces(f"{self.pods}/{replica.pod}/log", query, idle)
-
-    def _is_chosen(self, replica: Replica) -> bool:
-        """Whether the pod's number is chosen: a master is 0, and the workers follow it."""
-        role, _, index = replica.rank.rpartition("-")
-        number = int(index) if index.isdecimal() else 0
-        number += self._has_master and role != "master"
-        return any(number in chosen for chosen in self._ranks)
 
     def _read_if_failed(self, replica: Replica, present: Collection[str]) -> None:
         before = self._failed.get(replica.uid)

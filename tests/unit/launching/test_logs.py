@@ -10,7 +10,6 @@ import pytest
 from fake_api import FakeApiServer
 from launch_samples import PODS, a_job, a_pod, ended
 
-from ddpipe.jobs.options import chosen_ranks
 from ddpipe.jobs.replicas import replica_of
 from ddpipe.jobs.status import Replica
 from ddpipe.kube.api import Unanswered
@@ -235,31 +234,14 @@ def requested(server: FakeApiServer) -> dict[str, dict[str, str]]:
     return {request.path.split("/")[-2].rpartition("-")[2]: dict(request.query) for request in server.asked}
 
 
-def follow(server: FakeApiServer, replicas: list[Replica], ranks: str = "all") -> tuple[list[str], list[str]]:
+def follow(server: FakeApiServer, replicas: list[Replica]) -> tuple[list[str], list[str]]:
     """What is printed and said until the job has ended."""
     written: list[str] = []
     said: list[str] = []
-    logs = Logs(server, PODS, written.append, ranks=chosen_ranks(ranks), say=said.append)
+    logs = Logs(server, PODS, written.append, say=said.append)
     logs.see(replicas)
     logs.finish()
     return written, said
-
-
-def test_only_chosen_ranks_are_followed() -> None:
-    server = a_large_server(8)
-    follow(server, pods_of(8), "0,5-6")
-    for number in "056":
-        server.awaited(lambda request, number=number: request.path.endswith(f"worker-{number}/log"))
-    assert requested(server).keys() == {"0", "5", "6"}
-
-
-def test_a_master_is_rank_0_and_the_workers_follow_it() -> None:
-    server = a_large_server(2)
-    server.logs[f"{PODS}/{JOB.name}-master-0/log"] = [[line_of(1, "hello")]]
-    follow(server, [*pods_of(1, role="master"), *pods_of(2)], "1")
-    server.awaited(lambda request: "worker-0" in request.path)
-    assert requested(server).keys() == {"0"}
-    assert not any("master" in request.path for request in server.asked)
 
 
 def test_logs_are_opened_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,14 +266,15 @@ def test_connections_are_bounded_and_the_limit_is_said_once(monkeypatch: pytest.
         server.awaited(lambda request, number=number: request.path.endswith(f"worker-{number}/log"))
     assert len(requested(server)) == MOST_FOLLOWED
     assert len(said) == 1
-    assert "choose others with `logs` 0,5-7" in said[0]
+    assert "of the others only those that fail" in said[0]
 
 
-def test_a_failed_rank_is_read_although_it_was_not_chosen() -> None:
+def test_a_failed_rank_is_read_although_it_was_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_FOLLOWED", 1)
     server = a_large_server(3)
     server.logs[f"{PODS}/{JOB.name}-worker-2/log"] = [[Unanswered("cut")], [line_of(1, "boom")]]
     written: list[str] = []
-    logs = Logs(server, PODS, written.append, ranks=chosen_ranks("first"))
+    logs = Logs(server, PODS, written.append)
     logs.see(pods_of(3))
     logs.see(pods_of(3, 2))
     assert logs.finish() == ()
@@ -302,18 +285,20 @@ def test_a_failed_rank_is_read_although_it_was_not_chosen() -> None:
     assert "1" not in requested(server)
 
 
-def test_a_restarted_rank_shows_the_run_that_failed() -> None:
+def test_a_restarted_rank_shows_the_run_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_FOLLOWED", 0)
     server = a_server([line("09", "second")], previous=[line("01", "boom")])
     pod = a_pod(JOB, state={"running": {}}, container={"restartCount": 1, "lastState": ended(1)})
-    written, _ = follow(server, [seen(pod)], "7")
+    written, _ = follow(server, [seen(pod)])
     assert written == ["[worker-0] boom"]
 
 
-def test_of_many_failed_ranks_the_first_are_read() -> None:
+def test_of_many_failed_ranks_the_first_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_FOLLOWED", 1)
     server = a_large_server(50)
     for log in server.logs.values():
         log[0] = [line_of(1, "boom")]
-    written, _ = follow(server, pods_of(50, *range(1, 50)), "first")
+    written, _ = follow(server, pods_of(50, *range(1, 50)))
     read = {text.partition("]")[0] for text in written} - {"[worker-0"}
     assert len(read) == MOST_FAILED
 
