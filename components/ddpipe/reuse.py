@@ -58,14 +58,6 @@ class ReuseKeys:
         return [key for key in (self.same, self.latest) if key]
 
 
-@dataclass(frozen=True, slots=True)
-class Earlier:
-    """A complete earlier run."""
-
-    run: Run
-    title: str  # or its name, and when it ended, for messages
-
-
 def reuse_keys(dataset: str, recipe: Recipe, options: TrainOptions) -> ReuseKeys:
     """The keys of a training."""
     manifest = load_manifest(dataset)
@@ -140,7 +132,7 @@ def record(run: Run, keys: Sequence[str], files: Mapping[str, str]) -> None:
         open_store(run.folder).write(key, content.encode())
 
 
-def unchanged_since(run: Run, keys: ReuseKeys) -> Earlier | None:
+def unchanged_since(run: Run, keys: ReuseKeys) -> Run | None:
     """The last run in the same folder with the same data, recipe and code, if it is still complete."""
     if keys.unknown:
         _log.info("training, because it is unknown whether anything has changed: %s", keys.unknown)
@@ -158,10 +150,10 @@ def with_latest_weights(run: Run, recipe: Recipe, keys: ReuseKeys, dataset: str)
     start = _started(store)
     if start.get("for") != keys.latest:
         found = _find(run, keys.latest, below="model/")
-        if found and (seen := _seen(found.run.model, dataset)):
+        if found and (seen := _seen(found.model, dataset)):
             _log.warning("the latest model is not used: it was trained on %s of this version", seen)
             found = None
-        start = {"for": keys.latest, "warm_start": found.run.model if found else ""}
+        start = {"for": keys.latest, "warm_start": found.model if found else ""}
         store.write(START, json.dumps(start).encode())
     if not start["warm_start"]:
         _log.info("there is no earlier model of this dataset, classes, split rule and network to start from")
@@ -198,8 +190,9 @@ def _started(store: Store) -> dict[str, str]:
     return {}
 
 
-def _find(run: Run, key: str, below: str = "") -> Earlier | None:
+def _find(run: Run, key: str, below: str = "") -> Run | None:
     """The run recorded under a key, if its files, or those in one folder of it, are unchanged."""
+    # Its title says when it ended, for messages.
     try:
         found = json.loads(open_store(run.folder).read(key))
         earlier = Run.named(run.folder, found["run"])
@@ -213,7 +206,7 @@ def _find(run: Run, key: str, below: str = "") -> Earlier | None:
     if problem := _damage(open_store(earlier.uri), files):
         _log.warning("the earlier run %s is no longer complete (%s) and not used", title, problem)
         return None
-    return Earlier(earlier, title)
+    return replace(earlier, title=title)
 
 
 def _damage(store: Store, files: Mapping[str, str]) -> str:

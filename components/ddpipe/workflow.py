@@ -125,8 +125,8 @@ def train(
         has_begun = exists(f"{run.training}/")
         if reuse and not has_begun and (found := unchanged_since(run, keys)):
             _log.info("nothing changed since run %s: its trained model is reused", found.title)
-            facts.update(same_as=found.run.name, since=found.title)
-            record = training_record(found.run)
+            facts.update(same_as=found.name, since=found.title)
+            record = training_record(found)
         else:
             recipe = with_latest_weights(run, recipe, keys, dataset)
             while True:

@@ -112,13 +112,9 @@ def scale_command(job: str, nodes: int, namespace: str | None) -> None:
     """
     cluster = connect().patient(_PATIENCE)
     where = namespace or cluster.namespace
-    scaled = answered(lambda: scale(cluster, where, job, nodes), f"{where}/{job}")
-    before = f"from {scaled.before} " if scaled.before else ""
-    if scaled.asked:
-        text = f"requested: {scaled.job}, nodes {before}to {scaled.nodes}; its launcher creates it again"
-    else:
-        text = f"{scaled.job} has, or is about to have, nodes={scaled.nodes} already"
-    print_result(asdict(scaled), text)
+    title, before = answered(lambda: scale(cluster, where, job, nodes), f"{where}/{job}")
+    text = f"requested: {title}, nodes={nodes}; its launcher creates it again"
+    print_result({"job": title, "before": before, "nodes": nodes}, text)
 
 
 @jobs_command.command("clean-up")

@@ -169,7 +169,9 @@ def refused(url: str, status: int, body: str) -> EngineError:
         kind, do = EngineUnreachable, _FAILING
     if kind is UnknownToEngine:
         do = next((text for part, text in _LISTS.items() if f"/{part}" in url), do)
-    return kind(what=WHAT, which=url, seen=message or f"HTTP {status}{_plain(body)}", do=do)
+    # What a proxy says, unless it is a web page.
+    said = "" if "<" in body or not body.strip() else f": {body.strip()[:_SHORT]}"
+    return kind(what=WHAT, which=url, seen=message or f"HTTP {status}{said}", do=do)
 
 
 def unanswered(url: str, error: Exception) -> EngineError:
@@ -197,11 +199,6 @@ def not_described(url: str, problem: Exception) -> NotAnEngine:
 
 def _no_engine(url: str, seen: str) -> NotAnEngine:
     return NotAnEngine(what=WHAT, which=url, seen=seen, do=_ADDRESS)
-
-
-def _plain(body: str) -> str:
-    """The message of a proxy, unless it is a web page."""
-    return "" if "<" in body or not body.strip() else f": {body.strip()[:_SHORT]}"
 
 
 def _message(body: str) -> str | None:

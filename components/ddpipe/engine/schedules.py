@@ -30,7 +30,8 @@ class Trigger:
 
     def __str__(self) -> str:
         """As a user writes it."""
-        return f"cron {self.cron}" if self.cron else f"every {_duration(self.seconds)}"
+        unit = next(unit for unit, size in reversed(_UNITS.items()) if self.seconds % size == 0)
+        return f"cron {self.cron}" if self.cron else f"every {self.seconds // _UNITS[unit]}{unit}"
 
     def body(self) -> dict[str, Any]:
         """As the API takes it."""
@@ -189,11 +190,6 @@ def _schedule(model: Any) -> Schedule:  # noqa: ANN401 - of the shape SCHEDULE
         pipeline_id=(reference and reference.pipeline_id) or "",
         version_id=(reference and reference.pipeline_version_id) or "",
     )
-
-
-def _duration(seconds: int) -> str:
-    unit = next(unit for unit, size in reversed(_UNITS.items()) if seconds % size == 0)
-    return f"{seconds // _UNITS[unit]}{unit}"
 
 
 def _no_time(option: str, seen: str) -> ParameterError:

@@ -94,18 +94,8 @@ def after_loss(job: TrainingJob, replicas: Sequence[Replica], stuck: Replica | N
     return Resize(min(job.nodes, max(job.min_nodes, job.nodes - 1)), job.nodes, why)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scaled:
-    """The result of a request; `asked` if it was new. The number of pods before is None if it is unknown."""
-
-    job: str
-    before: int | None
-    nodes: int
-    asked: bool
-
-
-def scale(cluster: Cluster, namespace: str, name: str, nodes: int) -> Scaled:
-    """Request that the launcher of a job continues with this number of pods."""
+def scale(cluster: Cluster, namespace: str, name: str, nodes: int) -> tuple[str, int | None]:
+    """Request that a job's launcher continues with so many pods; its title, and its number of pods so far."""
     if problem := ALLOWED.problem(nodes):
         raise ParameterError(
             what="no job can have this number of pods", which=name, seen=problem, do="Correct it."
@@ -113,11 +103,8 @@ def scale(cluster: Cluster, namespace: str, name: str, nodes: int) -> Scaled:
     backend, found = _found(cluster, namespace, name)
     title = f"{backend.resource.kind} {namespace}/{name}"
     _check(backend, found, title)
-    before = size_of(found)
-    asked = nodes != (requested_nodes(found) or before)
-    if asked:
-        _annotate(cluster, backend, found, title, nodes)
-    return Scaled(job=title, before=before, nodes=nodes, asked=asked)
+    _annotate(cluster, backend, found, title, nodes)
+    return title, size_of(found)
 
 
 def _found(cluster: Cluster, namespace: str, name: str) -> tuple[Backend, Object]:

@@ -94,7 +94,11 @@ def entry_of(uri: str) -> RegistryEntry:
         description=str(origin.get("reason", ""))[:LONGEST],
         format="onnx" if ONNX in package.folder.sha256 else "safetensors",
         format_version=str(FORMAT.schema),
-        properties={name: _bounded(value) for name, value in properties.items() if value not in {"", None}},
+        properties={
+            name: value if isinstance(value, (bool, int, float)) else str(value)[:LONGEST]
+            for name, value in properties.items()
+            if value not in {"", None}
+        },
         runs=folder[:LONGEST],
         run=run[:LONGEST],
     )
@@ -132,11 +136,6 @@ def _lineage(lineage: Mapping[str, Any]) -> dict[str, Property | None]:
         "ddpipe": made_by.get("versions", {}).get("ddpipe"),
         "torch": made_by.get("versions", {}).get("torch"),
     }
-
-
-def _bounded(value: Any) -> Property:  # noqa: ANN401 - of a file
-    known: Property = value if isinstance(value, (bool, int, float)) else str(value)[:LONGEST]
-    return known
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,9 @@ class Tally:
             return
         self.counts.update(one.answer)
         keep = heapq.heappush if len(self.unsure) < UNSURE else heapq.heappushpop
-        keep(self.unsure, (-_doubt(one), -self.images, one))
+        # The largest probability that any class is wrongly in the answer, or not in it.
+        doubt = max(1 - value if name in one.answer else value for name, value in one.probabilities.items())
+        keep(self.unsure, (-doubt, -self.images, one))
 
     def check_readable(self, options: PredictOptions) -> None:
         """Raise UnreadableImages if there are more unreadable images than allowed."""
@@ -87,11 +89,6 @@ class Tally:
             do=f"The other images are answered{options.table and f', in {options.table}'}. Repair these "
             f"files, leave them out, or allow them with `most_unreadable`.",
         )
-
-
-def _doubt(one: Prediction) -> float:
-    """How unsure the answer is: the largest probability that any class is wrongly in it, or not in it."""
-    return max(1 - value if name in one.answer else value for name, value in one.probabilities.items())
 
 
 def write_tables(

@@ -27,7 +27,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from ddpipe.search import Pruning, Sampler
-from ddpipe.search.space import Choice, Dimension, Range, Space
+from ddpipe.search.space import Choice, Range, Space
 from ddpipe.tune.study import damaged
 
 STARTUP = 8  # trials with random values, before TPE models those so far
@@ -57,13 +57,11 @@ def proposed(space: Space, sampler: str, seed: int, past: Sequence[FrozenTrial])
     if sampler != Sampler.RANDOM:
         own = TPESampler(n_startup_trials=STARTUP, multivariate=True, constant_liar=True, seed=own_seed)
     values = _study(sampler=own, past=past).ask(distributions(space)).params
-    return {item.name: _rounded(item, values[item.name]) for item in space.dimensions}
-
-
-def _rounded(item: Dimension, value: Any) -> Any:  # noqa: ANN401 - of the hyperparameter's own type
-    if isinstance(item, Choice) or item.whole:
-        return value
-    return min(max(float(f"{value:.{DIGITS}g}"), item.low), item.high)
+    for item in space.dimensions:
+        if isinstance(item, Range) and not item.whole:
+            rounded = float(f"{values[item.name]:.{DIGITS}g}")
+            values[item.name] = min(max(rounded, item.low), item.high)
+    return {name: values[name] for name in space.names}
 
 
 def pruned(pruning: str, scores: Sequence[float], past: Sequence[FrozenTrial]) -> int | None:

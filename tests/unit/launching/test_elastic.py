@@ -420,22 +420,14 @@ def run(*arguments: str) -> Result:
 def test_scaling_annotates_the_job(running: FakeApiServer) -> None:
     done = run(JOB.name, "--nodes", "3")
     assert done.exit_code == 0, done.output
-    assert f"requested: PyTorchJob team/{JOB.name}, nodes from 2 to 3" in done.stdout
+    assert f"requested: PyTorchJob team/{JOB.name}, nodes=3" in done.stdout
     found = running.get(PATH)["metadata"]["annotations"]
     assert (found[REQUESTED_NODES], found[NODES]) == ("3", "2")
 
 
-def test_a_request_for_the_present_size_changes_nothing(running: FakeApiServer) -> None:
-    done = run(JOB.name, "--nodes", "2", "--json")
-    assert json.loads(done.stdout) == {
-        "job": f"PyTorchJob team/{JOB.name}",
-        "before": 2,
-        "nodes": 2,
-        "asked": False,
-    }
-    run(JOB.name, "--nodes", "3")
-    assert "has, or is about to have, nodes=3 already" in run(JOB.name, "--nodes", "3").stdout
-    assert running.methods(PATH).count("PATCH") == 1
+def test_the_size_before_is_in_the_facts(running: FakeApiServer) -> None:
+    done = run(JOB.name, "--nodes", "3", "--json")
+    assert json.loads(done.stdout) == {"job": f"PyTorchJob team/{JOB.name}", "before": 2, "nodes": 3}
 
 
 def test_a_request_may_be_withdrawn(running: FakeApiServer) -> None:
@@ -450,7 +442,7 @@ def test_a_job_of_any_kind_is_found(running: FakeApiServer, kind: resources.Reso
     running.serve(kind)
     running.put(kind.path("team"), {**a_job_of(2), "kind": kind.kind, "spec": {}})
     done = run(JOB.name, "--nodes", "3")
-    assert f"{kind.kind} team/{JOB.name}, nodes from 2 to 3" in done.stdout, done.output
+    assert f"{kind.kind} team/{JOB.name}, nodes=3" in done.stdout, done.output
 
 
 @pytest.mark.parametrize(
