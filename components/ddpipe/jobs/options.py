@@ -103,7 +103,9 @@ class Volume:
 class Deadlines:
     """Seconds that each stage may take; no clock runs while the job is suspended."""
 
-    reconciled: float = 300  # until the operator reacts to the new job
+    # Until the operator reacts to the new job. It may write about 20 objects per second, and needs ten for a
+    # job of two pods: of 200 jobs that are created together, the last one waits for two minutes.
+    reconciled: float = 600
     scheduled: float = 1800  # until every pod has a node
     pulled: float = 1800  # until every image is there
     running: float = 300  # until every container has started

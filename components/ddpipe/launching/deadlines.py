@@ -1,12 +1,4 @@
-"""How long each stage of a job may last, and whether an operator that does not react is busy, not silent.
-
-An operator may write about 20 objects per second, and needs some ten for a job of two pods: of 200 jobs that
-are created together, the last one waits for minutes. The other jobs of its namespace show that:
-
-    10:00:00    our job is created
-    10:05:00    `reconciled` is over; another job was changed at 10:04:58: busy, so wait as long again
-    10:10:00    it is over again; nothing was changed after 10:04:58: silent
-"""
+"""How long each stage of a job may last, by clocks that stand still while the job is suspended."""
 
 from __future__ import annotations
 
@@ -14,11 +6,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ddpipe.errors import LaunchError
 from ddpipe.jobs.options import Deadlines
 from ddpipe.jobs.status import Replica, Stage
-from ddpipe.kube.cluster import ApiError, Cluster
-from ddpipe.kube.resources import Object
 
 # After the job's end, the last states of its pods may arrive later.
 _SETTLING = 2.0
@@ -26,12 +15,6 @@ _SETTLING = 2.0
 _RECONNECTING = 12.0
 _LONGEST_WAIT = 60.0
 _SHORTEST_WAIT = 0.02
-# So many times in all: an operator that passes one job over must not be waited for forever.
-_MOST_LOOKS = 5
-_MOST_JOBS = 500
-_BUDGET = 10.0
-_TIMES = ("lastReconcileTime", "startTime", "completionTime")
-_TIMES_OF_CONDITION = ("lastTransitionTime", "lastUpdateTime")
 
 
 def ran_since(replicas: Sequence[Replica]) -> float:
@@ -90,10 +73,6 @@ class Limits:
         self._running, self._ticked = running, now
         return next((clock for clock, left in self._clocks() if left < 0), None)
 
-    def begin_again(self) -> None:
-        """Let the present stage last as long once more."""
-        self._spent = 0
-
     def of_next_job(self) -> Limits:
         """The clocks of the job that replaces this one; it has worked for as long."""
         return Limits(self.deadlines, self.worked)
@@ -120,31 +99,3 @@ class Limits:
             yield Overdue(self._stage, limit), limit - self._spent
         if self._has_worked and self.deadlines.finished is not None:
             yield Overdue(Stage.FINISHED, self.deadlines.finished), self.deadlines.finished - self.worked
-
-
-@dataclass(slots=True)
-class Queue:
-    """The jobs of a namespace that an operator works on."""
-
-    _looks: int = 0
-    _latest: str = ""
-
-    def moves(self, cluster: Cluster, path: str, found: Object) -> bool:
-        """Whether another job was changed since the last look, or since this one was created."""
-        self._looks += 1
-        before = max(self._latest, found["metadata"].get("creationTimestamp", ""))
-        try:
-            jobs = cluster.patient(_BUDGET).get(path, {"limit": str(_MOST_JOBS)})["items"]
-        except (ApiError, LaunchError):
-            return False
-        others = [job for job in jobs if job["metadata"]["uid"] != found["metadata"]["uid"]]
-        self._latest = max((time for job in others for time in _changes(job)), default="")
-        return self._latest > before and self._looks <= _MOST_LOOKS
-
-
-def _changes(job: Object) -> Iterator[str]:
-    """When an operator wrote something about a job: times of the API server's form are in order as texts."""
-    status = job.get("status", {})
-    yield from (status.get(name) or "" for name in _TIMES)
-    for condition in status.get("conditions") or ():
-        yield from (condition.get(name) or "" for name in _TIMES_OF_CONDITION)

@@ -38,7 +38,7 @@ from ddpipe.jobs.status import JobStatus, Phase, Replica, Run, Stage
 from ddpipe.kube.api import ApiError, Cluster, Refused
 from ddpipe.kube.resources import Object
 from ddpipe.launching import diagnosis, elastic
-from ddpipe.launching.deadlines import Limits, Overdue, Queue, ran_since
+from ddpipe.launching.deadlines import Limits, ran_since
 from ddpipe.launching.elastic import Resize
 from ddpipe.launching.logs import Logs
 from ddpipe.launching.observer import Observer
@@ -98,7 +98,6 @@ class Follower:
     _before: set[Run] = field(default_factory=set)  # what ran when a node fell silent
     _torn_since: float | None = None
     _lines: int = 0
-    _queue: Queue = field(default_factory=Queue)
     _history: PodHistory = field(init=False)
     _observer: Observer = field(init=False)
     _patience: StallPatience = field(init=False)
@@ -280,7 +279,7 @@ class Follower:
             self.adopted = False
             self.limits.worked += max(0.0, self.cluster.now() - ran_since(status.replicas))
         overdue = self.limits.exceeded(status.stage, now, running=running)
-        if overdue is None or self._is_queued(overdue, found):
+        if overdue is None:
             return None
         wanted = self.backend.wanted(found)
         return diagnosis.late(self.job, self.backend, status, overdue, self._warning, wanted)
@@ -298,15 +297,3 @@ class Follower:
         if self.logs.is_silent(running.values(), limit):
             raise diagnosis.hung(self.job, self.backend, limit)
         silence.begin(now)
-
-    def _is_queued(self, overdue: Overdue, found: Object) -> bool:
-        """Whether the operator works on other jobs first; it gets as much time again."""
-        jobs = self.backend.resource.path(self.job.namespace)
-        if overdue.stage is not Stage.RECONCILED or not self._queue.moves(self.cluster, jobs, found):
-            return False
-        self.limits.begin_again()
-        self.say(
-            f"the {self.backend.controller.name} works on other jobs of this namespace: waiting for another "
-            f"{overdue.limit:.0f} s"
-        )
-        return True
