@@ -443,7 +443,7 @@ def test_records_work_in_any_store_and_for_large_files(
     reuse.record(replace(first, title="Käthe's"), keys.keys, hashes)
     found = reuse.unchanged_since(second, keys)
     assert found
-    assert (found.run, found.title.partition(",")[0]) == (first, "Käthe's")
+    assert (found.uri, found.title.partition(",")[0]) == (first.uri, "Käthe's")
     store.write("model/large", b"012345678x")
     assert reuse.unchanged_since(second, keys) is None
 
