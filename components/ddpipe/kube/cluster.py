@@ -102,11 +102,9 @@ class Cluster(Protocol):
         """
 
     def patient(self, seconds: float) -> Cluster:
-        """The same cluster, which retries each request while the server is away or busy.
+        """The same cluster, which retries each request for so many seconds while the server is away or busy.
 
-        Args:
-            seconds: After so long a request raises `ClusterUnreachable` or `Forbidden`. Streams are not
-                retried: see `retrying.reconnected`.
+        Then a request raises `ClusterUnreachable` or `Forbidden`. Streams are not retried.
         """
 
     def now(self) -> float:
@@ -155,13 +153,8 @@ def is_served(cluster: Cluster, resource: Resource) -> bool:
 
 
 def spec_schema(cluster: Cluster, resource: Resource, *, needed: bool = False) -> Object | None:
-    """The schema of `spec` in the cluster's CRD; None for a built-in kind or if it may not be read.
-
-    Args:
-        cluster: Where the CRD is.
-        resource: The kind of object.
-        needed: Whether to look in the OpenAPI document if the CRD may not be read, which is large.
-    """
+    """The schema of `spec` in the cluster's CRD; None for a built-in kind or if it may not be read."""
+    # If it may not be read but is needed, the OpenAPI document has it, which is large.
     path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{resource.full_name}"
     crd = readable(lambda: cluster.get(path)) or {}
     for version in crd.get("spec", {}).get("versions", ()):

@@ -105,18 +105,13 @@ class Handle:
             ) from damage
 
     def logs(self, *, follow: bool = False) -> Iterator[str]:
-        """The lines of all ranks and the launcher's own messages so far.
-
-        Args:
-            follow: Wait for more until the launch ends.
-        """
+        """The lines of all ranks and the launcher's own messages; with `follow`, also those still to come."""
         return self._machine.lines(follow=follow)
 
     def wait(self, timeout: float | None = None) -> Status:
-        """Wait for the end; a notebook shows the progress. Interrupting the cell only ends the waiting.
+        """Wait for the end, for at most `timeout` seconds; a notebook shows the progress.
 
-        Args:
-            timeout: Seconds; the status is then that of a running launch.
+        Interrupting the cell only ends the waiting.
         """
         until = time.monotonic() + timeout if timeout is not None else None
         display, waited = Display(), False
@@ -129,10 +124,7 @@ class Handle:
         return self.status()
 
     def result(self, timeout: float | None = None) -> Any:  # noqa: ANN401 - the function's own type
-        """Rank 0's return value, after waiting for the end; None for a script.
-
-        Args:
-            timeout: Seconds to wait.
+        """Rank 0's return value, after waiting for the end for at most `timeout` seconds; None for a script.
 
         Raises:
             TimeoutError: It still runs.
@@ -150,10 +142,7 @@ class Handle:
         return unpacked_value(self._result().packed_value())
 
     def outputs(self, into: str | Path) -> list[Path]:
-        """Fetch the files that rank 0 left in $DDPIPE_OUTPUTS.
-
-        Args:
-            into: Folder for them.
+        """Fetch the files that rank 0 left in $DDPIPE_OUTPUTS into a folder.
 
         Raises:
             ParameterError: The key of the result is on another machine.

@@ -95,25 +95,15 @@ def metrics_of(line: str) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reported:
-    """How far a training was at one moment, as far as its lines say.
-
-    Attributes:
-        percent: Of the whole training.
-        seconds_left: By the speed of the last reports; None if it is not known, or nothing comes any more.
-        step: The last step.
-        metrics: The last value of each.
-        rank: Whose lines they are.
-        seen: When the last line of any rank was written, in seconds since 1970; 0 for never.
-        silent: Seconds since then, if that is unusually long.
-    """
+    """How far a training was at one moment, as far as its lines say."""
 
     percent: float | None = None
-    seconds_left: float | None = None
+    seconds_left: float | None = None  # None if it is not known, or nothing comes any more
     step: int | None = None
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    rank: str = ""
-    seen: float = 0.0
-    silent: float = 0.0
+    metrics: Mapping[str, float] = field(default_factory=dict)  # the last value of each
+    rank: str = ""  # whose lines they are
+    seen: float = 0.0  # when the last line of any rank was written, in seconds since 1970; 0 for never
+    silent: float = 0.0  # seconds since then, if that is unusually long
 
     @property
     def line(self) -> str:
