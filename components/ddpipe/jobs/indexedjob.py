@@ -90,7 +90,7 @@ def pod(job: TrainingJob) -> dict[str, Any]:
         {"name": "PET_NPROC_PER_NODE", "value": str(job.processes_per_pod)},
     ]
     plain = template(job, CONTAINER, env)
-    in_place = job.restart in {Restart.ON_FAILURE, Restart.ALWAYS}
+    in_place = job.restart == Restart.ON_FAILURE
     own = {
         "restartPolicy": "OnFailure" if in_place else "Never",
         **({"subdomain": job.name} if job.nodes > 1 else {}),

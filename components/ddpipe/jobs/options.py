@@ -36,7 +36,6 @@ class Restart(StrEnum):
 
     NEVER = "Never"
     ON_FAILURE = "OnFailure"
-    ALWAYS = "Always"
     EXIT_CODE = "ExitCode"
 
 

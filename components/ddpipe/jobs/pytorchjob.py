@@ -86,11 +86,8 @@ def _run_policy(job: TrainingJob, known: set[str]) -> dict[str, Any]:
 
 
 def _replica_specs(job: TrainingJob, known: set[str]) -> dict[str, Any]:
-    # With Always the kubelet would also restart a rank that has succeeded.
-    policy = Restart.ON_FAILURE.value if job.restart == Restart.ALWAYS else job.restart
-
     def replicas(count: int, env: Sequence[Object]) -> dict[str, Any]:
-        return {"replicas": count, "restartPolicy": policy, "template": template(job, CONTAINER, env)}
+        return {"replicas": count, "restartPolicy": job.restart, "template": template(job, CONTAINER, env)}
 
     set_by_operator = "nprocPerNode" in known
     if _NO_MASTER in known:

@@ -109,9 +109,8 @@ def test_the_first_failure_of_any_pod_is_the_job_s() -> None:
     assert spec["template"]["spec"]["restartPolicy"] == "Never"
 
 
-@pytest.mark.parametrize("restart", [Restart.ON_FAILURE, Restart.ALWAYS])
-def test_containers_restart_in_place_as_often_as_the_whole_group_may(restart: Restart) -> None:
-    spec = spec_of(a_job(nodes=3, restart=restart, max_restarts=2))
+def test_containers_restart_in_place_as_often_as_the_whole_group_may() -> None:
+    spec = spec_of(a_job(nodes=3, restart=Restart.ON_FAILURE, max_restarts=2))
     assert spec["template"]["spec"]["restartPolicy"] == "OnFailure"
     assert spec["backoffLimit"] == 7  # so many are too many
     assert spec["podReplacementPolicy"] == "Failed"

@@ -384,12 +384,6 @@ def test_replicas_are_in_the_order_of_their_ranks() -> None:
     assert [replica.rank for replica in replicas] == ["master-0", "worker-2", "worker-10"]
 
 
-def test_a_rank_that_has_succeeded_is_not_restarted() -> None:
-    """With Always the kubelet would start it again."""
-    spec = manifest(a_job(restart="Always"))["spec"]["pytorchReplicaSpecs"]
-    assert spec["Worker"]["restartPolicy"] == "OnFailure"
-
-
 @pytest.mark.parametrize(
     ("value", "sent"),
     [

@@ -319,7 +319,6 @@ GOING = {"deletionTimestamp": "2026-01-01T00:00:40Z"}
         (Restart.EXIT_CODE, a_node_pod(1, "Failed", ended(3)), Phase.FAILED),
         (Restart.EXIT_CODE, a_node_pod(1, "Failed", ended(137)), Phase.ACTIVE),
         (Restart.ON_FAILURE, a_node_pod(1, "Failed", ended(3)), Phase.ACTIVE),
-        (Restart.ALWAYS, a_node_pod(1, metadata=GOING), Phase.ACTIVE),
     ],
 )
 def test_which_failures_are_final_is_what_was_asked_for(
