@@ -135,7 +135,7 @@ def test_a_schedule_fires_again_and_again_until_it_is_deleted(
     states = eventually(ended, lambda states: len(states) > 1, PATIENCE, pause=2)
     assert states[:2] == ["SUCCEEDED", "SUCCEEDED"]
     facts("schedule", "rm", schedule["schedule_id"])
-    refusal(UnknownToEngine, "schedule", "disable", schedule["schedule_id"])
+    refusal(UnknownToEngine, "schedule", "rm", schedule["schedule_id"])
 
 
 def test_a_stopped_training_resumes_when_its_run_is_retried(retried: dict[str, Any]) -> None:

@@ -333,14 +333,6 @@ class Server:
             raise not_found(f"RecurringRun {schedule_id}")
         return {}
 
-    def recurring_run_service_enable_recurring_run(self, schedule_id: str) -> Body:
-        self.schedules[schedule_id] |= {"status": "ENABLED", "mode": "ENABLE"}
-        return {}
-
-    def recurring_run_service_disable_recurring_run(self, schedule_id: str) -> Body:
-        self.schedules[schedule_id] |= {"status": "DISABLED", "mode": "DISABLE"}
-        return {}
-
     # what they share
 
     def _check_version(self, body: Body) -> None:

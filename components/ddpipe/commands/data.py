@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar
@@ -42,22 +40,6 @@ _SHOWN = (
     *("name", "dataset_id", "task", "classes", "shape", "mean", "std"),
     *("split_rule", "seed", "source", "skipped", "left_out"),
 )
-
-
-def version_argument(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Arguments that name versions by URI or ID; the command receives URIs."""
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(command)
-        def found(store: str, **given: str) -> None:
-            command(**given | {name: address(given[name], store) for name in names})
-
-        decorated = store_option(found)
-        for name in reversed(names):
-            decorated = click.argument(name)(decorated)
-        return decorated
-
-    return decorate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,11 +118,12 @@ def list_command(name: str | None, store: str) -> None:
 
 
 @data_command.command("show")
-@version_argument("dataset")
+@click.argument("dataset")
+@store_option
 @json_option
-def show_command(dataset: str) -> None:
+def show_command(dataset: str, store: str) -> None:
     """Describe the version DATASET."""
-    manifest = load_manifest(dataset)
+    manifest = load_manifest(dataset := address(dataset, store))
     size = sum(shard.bytes for shard in shards_of(manifest))
     facts = {
         **{name: getattr(manifest, name) for name in _SHOWN},
@@ -167,11 +150,12 @@ def show_command(dataset: str) -> None:
 
 
 @data_command.command("verify")
-@version_argument("dataset")
+@click.argument("dataset")
+@store_option
 @json_option
-def verify_command(dataset: str) -> None:
+def verify_command(dataset: str, store: str) -> None:
     """Read every shard and column of the version DATASET and compare its hash."""
-    manifest = load_manifest(dataset)
+    manifest = load_manifest(dataset := address(dataset, store))
     if problems := damage(objects_of(manifest), store_of(dataset)):
         raise DatasetError(
             what="the dataset version is damaged",
@@ -187,11 +171,15 @@ def verify_command(dataset: str) -> None:
 
 
 @data_command.command("diff")
-@version_argument("old", "new")
+@click.argument("old")
+@click.argument("new")
+@store_option
 @json_option
-def diff_command(old: str, new: str) -> None:
+def diff_command(old: str, new: str, store: str) -> None:
     """Show what changed from the version OLD to the version NEW, including pixels."""
-    before, after = (load_manifest(old), store_of(old)), (load_manifest(new), store_of(new))
+    before, after = (
+        (load_manifest(uri), store_of(uri)) for uri in (address(old, store), address(new, store))
+    )
     found, changed = difference(before, after), changed_images(before, after)
     lines = [
         *_some("added", list(found.added)),
@@ -205,10 +193,11 @@ def diff_command(old: str, new: str) -> None:
 
 
 @data_command.command("rm")
-@version_argument("dataset")
+@click.argument("dataset")
+@store_option
 @runs_option
 @json_option
-def remove_command(dataset: str, runs: str) -> None:
+def remove_command(dataset: str, store: str, runs: str) -> None:
     """Remove the version DATASET; `ddpipe data clean-up --delete` then deletes its shards.
 
     A version that a model was trained on is kept: it records which images the model has seen. So is one that
@@ -217,6 +206,7 @@ def remove_command(dataset: str, runs: str) -> None:
     from ddpipe.model.history import needed
     from ddpipe.model.training_record import unfinished
 
+    dataset = address(dataset, store)
     place, dataset_id = store_of(dataset), dataset.rstrip("/").split("/")[-2]
     if trainings := list(unfinished(open_store(runs), dataset_id)):
         raise DatasetError(

@@ -1,4 +1,4 @@
-"""`ddpipe schedule set|ls|enable|disable|rm`: recurring runs of a package."""
+"""`ddpipe schedule set|ls|rm`: recurring runs of a package."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from ddpipe.engine.schedules import (
     Schedule,
     cron,
     delete,
-    enable,
     find,
     interval,
     put,
@@ -28,7 +27,7 @@ name_argument = click.argument("name")
 
 @click.group("schedule")
 def schedule_command() -> None:
-    """Create, list, enable, disable and remove schedules, which run a package repeatedly."""
+    """Create, list and remove schedules, which run a package repeatedly."""
 
 
 @schedule_command.command("set", cls=SectionedCommand)
@@ -45,7 +44,8 @@ def set_command(
 ) -> None:
     """Create or update the schedule NAME, which runs the newest version of a package.
 
-    Runs do not overlap, and missed runs are not caught up. A disabled schedule stays disabled.
+    Runs do not overlap, and missed runs are not caught up. One that is disabled in the Kubeflow UI stays
+    disabled.
     """
     if bool(crontab) == bool(every):
         raise ParameterError(
@@ -75,24 +75,6 @@ def list_command(engine: Engine) -> None:
     )
 
 
-@schedule_command.command("enable", cls=SectionedCommand)
-@name_argument
-@with_engine
-@json_option
-def enable_command(engine: Engine, name: str) -> None:
-    """Enable a schedule by its NAME or ID."""
-    _print(enable(engine, find(engine, name), enabled=True))
-
-
-@schedule_command.command("disable", cls=SectionedCommand)
-@name_argument
-@with_engine
-@json_option
-def disable_command(engine: Engine, name: str) -> None:
-    """Disable a schedule by its NAME or ID; a current run continues."""
-    _print(enable(engine, find(engine, name), enabled=False))
-
-
 @schedule_command.command("rm", cls=SectionedCommand)
 @name_argument
 @with_engine
@@ -102,10 +84,6 @@ def remove_command(engine: Engine, name: str) -> None:
     schedule = find(engine, name)
     delete(engine, schedule)
     print_result({"deleted": schedule.id}, f"{schedule.name} removed")
-
-
-def _print(schedule: Schedule) -> None:
-    print_result(schedule.facts(), _line(schedule))
 
 
 def _line(schedule: Schedule) -> str:

@@ -38,7 +38,7 @@ from ddpipe.model.tasks import TASKS
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.processes.machine import on_stop
 from ddpipe.runs import Run, RunOptions, removed_if_rejected
-from ddpipe.search import MAX_FAILED, Pruning, SearchOptions
+from ddpipe.search import MAX_FAILED, SearchOptions
 from ddpipe.search.space import (
     Space,
     check_katib,
@@ -177,7 +177,7 @@ def _plan(space: Space, search: SearchOptions, recipe: Recipe, metric: str, rest
         metric=metric,
         algorithm=search.sampler,
         seed=recipe.seed,
-        early_stopping=search.pruning == Pruning.MEDIAN,
+        early_stopping=search.pruning == "median",
         trials=search.trials,
         parallel=min(search.parallel_trials, search.trials),
         max_failed=MAX_FAILED,

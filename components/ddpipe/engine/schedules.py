@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ddpipe.engine.answers import SCHEDULE
@@ -127,13 +127,6 @@ def find(engine: Engine, name: str) -> Schedule:
             do="Give an ID.",
         )
     return found[0]
-
-
-def enable(engine: Engine, schedule: Schedule, *, enabled: bool) -> Schedule:
-    """Enable or disable a schedule."""
-    act = "enable" if enabled else "disable"
-    engine.client.ask("POST", f"recurringruns/{quoted(schedule.id)}:{act}")
-    return replace(schedule, enabled=enabled)
 
 
 def delete(engine: Engine, schedule: Schedule) -> None:

@@ -7,27 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import ClassVar
 
 from ddpipe.parameters import Between, OneOf, Parameters, parameter
 
-
-class Sampler(StrEnum):
-    """How a search proposes the values of a trial."""
-
-    TPE = "tpe"
-    RANDOM = "random"
-
-
 MAX_FAILED = 3  # trials that may fail: a few values that cannot work are no reason to end, many are
-
-
-class Pruning(StrEnum):
-    """Which trials a search stops early."""
-
-    MEDIAN = "median"
-    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,20 +38,18 @@ class SearchOptions(Parameters):
     sampler: str = parameter(
         "tpe",
         "How values are proposed: tpe (from the trials so far) or random.",
-        OneOf(tuple(map(str, Sampler))),
+        OneOf(("tpe", "random")),
     )
     pruning: str = parameter(
         "median",
         "Which trials stop early, judged by the validation metric of each epoch: median (worse than half of "
         "the others), or none.",
-        OneOf(tuple(map(str, Pruning))),
+        OneOf(("median", "none")),
     )
 
     def conflicts(self) -> Iterator[str]:
         """What is wrong with values that are valid one by one."""
-        if self.pruning != Pruning.NONE and any(
-            text.partition("=")[0].strip() == "epochs" for text in self.search
-        ):
+        if self.pruning != "none" and any(text.partition("=")[0].strip() == "epochs" for text in self.search):
             yield (
                 "`search` epochs needs `pruning` none: trials of different "
                 "length cannot be compared epoch by epoch"

@@ -26,7 +26,6 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from ddpipe.search import Pruning, Sampler
 from ddpipe.search.space import Choice, Range, Space
 from ddpipe.tune.study import damaged
 
@@ -54,7 +53,7 @@ def proposed(space: Space, sampler: str, seed: int, past: Sequence[FrozenTrial])
     """The values of the next trial; the same for the same trials so far."""
     own_seed = int.from_bytes(hashlib.sha256(f"{seed} {len(past)}".encode()).digest()[:4])
     own: BaseSampler = RandomSampler(seed=own_seed)
-    if sampler != Sampler.RANDOM:
+    if sampler != "random":
         own = TPESampler(n_startup_trials=STARTUP, multivariate=True, constant_liar=True, seed=own_seed)
     values = _study(sampler=own, past=past).ask(distributions(space)).params
     for item in space.dimensions:
@@ -66,7 +65,7 @@ def proposed(space: Space, sampler: str, seed: int, past: Sequence[FrozenTrial])
 
 def pruned(pruning: str, scores: Sequence[float], past: Sequence[FrozenTrial]) -> int | None:
     """The epoch after which a trial stops; None if it continues."""
-    pruner = MedianPruner(n_startup_trials=4) if pruning == Pruning.MEDIAN else NopPruner()
+    pruner = MedianPruner(n_startup_trials=4) if pruning == "median" else NopPruner()
     trial = _study(pruner=pruner, past=past).ask()
     for epoch, score in enumerate(scores, start=1):
         trial.report(score, epoch)

@@ -79,11 +79,11 @@ def test_another_pipelines_schedule_of_this_name_is_left_alone(server: Server) -
 
 
 def test_disabled_schedule_stays_disabled_when_it_is_set_again(server: Server) -> None:
-    facts(*NIGHTLY)
-    assert not facts("schedule", "disable", "nightly")["enabled"]
+    """As by the switch of the Kubeflow UI."""
+    made = facts(*NIGHTLY)
+    server.schedules[made["schedule_id"]]["status"] = "DISABLED"
     assert not facts(*NIGHTLY, "--set", "epochs=3")["enabled"]
-    assert facts("schedule", "enable", "nightly")["enabled"]
-    assert facts("schedule", "ls")["schedules"][0]["enabled"]
+    assert not facts("schedule", "ls")["schedules"][0]["enabled"]
 
 
 def test_schedule_is_deleted_by_its_name_or_id(server: Server) -> None:
