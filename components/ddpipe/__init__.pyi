@@ -70,8 +70,6 @@ def run(
     model_selection: str = "auto",
     checkpoint_minutes: float = 5.0,
     test_time_views: str = "auto",
-    slice_columns: Sequence[str] = ...,
-    slice_table: str = "",
     gate_model: str = "",
     gate_metric: str = "auto",
     gate_minimum: float = 0.0,
@@ -177,10 +175,6 @@ def run(
         checkpoint_minutes: Maximum time between checkpoints, in minutes; every epoch also ends with one.
         test_time_views: Views of each image whose logits are averaged, also by the exported model: plain
             (one), flips (two), flips-and-shifts (six), or auto (what the training chose by kind of image).
-        slice_columns: Columns of a table, such as sex or site: the scores are also given for each of their
-            values, at most 20 of a column.
-        slice_table: CSV file with these columns and the names of the images, a path or s3:// URI (default:
-            the table that the dataset was made from).
         gate_model: Model of the store that a new version is compared with and may replace, such as digits;
             empty means no gate.
         gate_metric: Score that decides; auto is accuracy, balanced_accuracy with a rare class, or macro_auc
@@ -188,9 +182,8 @@ def run(
         gate_minimum: Minimum score of a new model; below it the step fails.
         gate_gain: Minimum gain over the champion: the whole confidence interval of the gain must lie above
             it. Negative values accept a model that is certainly not worse by more than that.
-        gate_drop: Maximum drop against the champion of a class's recall (a label's AUC) or of a slice's
-            score, where there are at least 20 images; 1 accepts any drop. Slices come from the evaluation's
-            slice_columns.
+        gate_drop: Maximum drop against the champion of a class's recall (a label's AUC), where there are at
+            least 20 images; 1 accepts any drop.
         license: License of the model for its card, such as apache-2.0.
         intended_use: What the model is for, and what it is not for: a text for its card.
         s3_endpoint: Object store as host:port (default: S3_ENDPOINT, or AWS; inside Kubernetes, Kubeflow's
@@ -433,8 +426,6 @@ def evaluate(
     store: str = "store",
     runs: str = "runs",
     test_time_views: str = "auto",
-    slice_columns: Sequence[str] = ...,
-    slice_table: str = "",
     network: str = "",
     s3_endpoint: str = "",
 ) -> Result:
@@ -448,10 +439,6 @@ def evaluate(
         runs: URI of the folder that holds all runs, a path or s3://bucket/prefix.
         test_time_views: Views of each image whose logits are averaged, also by the exported model: plain
             (one), flips (two), flips-and-shifts (six), or auto (what the training chose by kind of image).
-        slice_columns: Columns of a table, such as sex or site: the scores are also given for each of their
-            values, at most 20 of a column.
-        slice_table: CSV file with these columns and the names of the images, a path or s3:// URI (default:
-            the table that the dataset was made from).
         network: Network that was trained, needed for a function of your own (package.module:function): only
             the function named here is imported, never one that a file names.
         s3_endpoint: Object store as host:port (default: S3_ENDPOINT, or AWS; inside Kubernetes, Kubeflow's

@@ -324,10 +324,6 @@ class RunPlan:
         with removed_if_rejected(*written):
             for folder in written:
                 open_store(folder).check_writable()
-            if self.evaluation.slice_table:
-                from ddpipe.evaluate.slices import rows_of
-
-                rows_of(self.evaluation)  # what is wrong with the table is found before the training
             with on_stop(self._stop), lease(open_store(self.run.uri)):
                 self._steps()
         return summary(self.run)

@@ -225,7 +225,7 @@ def evaluate(run: Run, dataset: str, spec: EvaluateSpec, network: str = "") -> E
 
         earlier = load_evaluation(trained.evaluation) if trained != run else None
         is_same = earlier is not None and spec.test_time_views in {AUTO, earlier.subject.views}
-        if earlier and is_same and not spec.slice_columns:  # their table may have changed
+        if earlier and is_same:
             evaluation = earlier
             facts.update(same_as=trained.name)
         else:

@@ -20,10 +20,9 @@ from ddpipe.errors import DdpipeError, ParameterError
 from ddpipe.evaluate.champion import BATCH, differences_to
 from ddpipe.evaluate.evaluate import VALIDATION, check_any, check_finite, measured, rough, score
 from ddpipe.evaluate.measure import measure, unproven
-from ddpipe.evaluate.slices import publish_sliced, sliced_version
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.model.classifier import load_model, samples_seen
-from ddpipe.model.evaluation import Evaluation, Subject
+from ddpipe.model.evaluation import Evaluation, Subject, publish
 from ddpipe.model.package import FORMAT, ONNX, Signature, load_package, seen_by
 from ddpipe.model.scoring import Answer, logits_by, with_views
 from ddpipe.model.session import session_of
@@ -70,7 +69,6 @@ def assess(
     check_any(manifest, split, manifest_uri)
     data, task = (manifest, store_of(manifest_uri)), TASKS[manifest.task]
     samples = open_split(data, split, shape=judged.signature.shape)
-    slicing = sliced_version(spec, split, *data) if spec.slice_columns else None
     started = time.monotonic()
     classes = len(judged.signature.classes)
     answers = {split: score(judged.answer, samples, classes, BATCH)}
@@ -112,7 +110,7 @@ def assess(
         seconds=round(seconds, 3),
         views=judged.signature.views,
     )
-    return publish_sliced(store, subject, metrics, seen.logits, seen.labels, slicing, seen.groups)
+    return publish(store, subject, metrics, seen.logits, seen.labels)
 
 
 def _packaged(uri: str) -> Judged:

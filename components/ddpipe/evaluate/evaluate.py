@@ -19,11 +19,10 @@ from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.reader import SplitReader, open_split
 from ddpipe.errors import CheckpointError, DatasetError, Diverged
 from ddpipe.evaluate.measure import best_thresholds, fitted, measure, unproven
-from ddpipe.evaluate.slices import publish_sliced, sliced_version
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.model import VIEWS
 from ddpipe.model.classifier import load_model, samples_seen
-from ddpipe.model.evaluation import Evaluation, Metrics, Subject
+from ddpipe.model.evaluation import Evaluation, Metrics, Subject, publish
 from ddpipe.model.metrics import METRICS, Answers
 from ddpipe.model.scoring import Answer, Averaged, Compared, answers_to, logits_by, with_views
 from ddpipe.model.tasks import TASKS
@@ -76,7 +75,6 @@ def evaluate(
     views, data = views_of(training_uri, spec), (manifest, store_of(manifest_uri))
     shape = tuple(checkpoint.network["shape"])
     splits = {name: open_split(data, name, shape=shape) for name in (SPLIT, VALIDATION)}
-    slicing = sliced_version(spec, SPLIT, *data) if spec.slice_columns else None
     device = "cuda" if torch.cuda.is_available() else "cpu"
     started = time.monotonic()
     answers, plain = score_views(classifier.to(device), views, splits, len(manifest.classes), device)
@@ -111,7 +109,7 @@ def evaluate(
     for text in warnings:
         _log.warning("%s", text)
     metrics, seen = replace(metrics, warnings=warnings), answers[SPLIT]
-    published = publish_sliced(store, subject, metrics, seen.logits, seen.labels, slicing, seen.groups)
+    published = publish(store, subject, metrics, seen.logits, seen.labels)
     _log.info("%s", published.summary())
     return published
 

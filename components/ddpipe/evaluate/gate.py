@@ -6,7 +6,7 @@ champion of the store ──┘
 
 fail      the new model is below the minimum; or it cannot be compared, as the champion is gone or has
           another task
-keep      it is good enough, but not certainly better than the champion, or a class or slice got much worse
+keep      it is good enough, but not certainly better than the champion, or a class got much worse
 promote   it is certainly better, or there is no champion
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,9 +32,8 @@ from ddpipe.model.evaluation import Evaluation, load_evaluation
 from ddpipe.model.history import NamedModel, Promotion
 from ddpipe.model.metrics import DECIDING, METRICS, Answers
 from ddpipe.model.package import seen_by
-from ddpipe.model.slices import FEWEST
 from ddpipe.model.tasks import TASKS, BoolArray, FloatArray, IntArray
-from ddpipe.model.verdict import FAIL, KEEP, PROMOTE, ClassPair, Comparison, Verdict, publish
+from ddpipe.model.verdict import FAIL, FEWEST, KEEP, PROMOTE, ClassPair, Comparison, Verdict, publish
 from ddpipe.parameters import AUTO
 from ddpipe.storage import Store, open_store
 
@@ -79,7 +78,7 @@ def gate(
         trouble = trouble or "there is no image that neither model was trained on: add new test images"
     elif theirs:
         groups = None if samples.groups is None else samples.groups[unseen]
-        comparison = compare(own, theirs, manifest.classes, spec, groups, _slices(evaluation, unseen))
+        comparison = compare(own, theirs, manifest.classes, spec, groups)
     verdict = decide(
         spec,
         metric=spec.gate_metric,
@@ -152,24 +151,14 @@ def _unseen(samples: SplitReader, seen: Iterable[Hashes | None]) -> BoolArray:
     return unseen
 
 
-def _slices(evaluation: Evaluation, kept: BoolArray) -> dict[str, BoolArray]:
-    """The slices of an evaluation by name: of the samples that are kept, which ones each has."""
-    slicing = evaluation.slicing()
-    if slicing is None:
-        return {}
-    named = zip(evaluation.metrics.slices, slicing.each(), strict=True)
-    return {one.name: mask[kept] for one, (_, _, mask) in named}
-
-
 def compare(
     candidate: Answers,
     champion: Answers,
     classes: Sequence[str],
     spec: GateSpec,
     groups: IntArray | None = None,
-    slices: Mapping[str, BoolArray] | None = None,
 ) -> Comparison:
-    """Two models on the same images; `groups` and the masks of `slices` have shape (samples,)."""
+    """Two models on the same images; `groups` have shape (samples,)."""
     metric = spec.gate_metric
     low, high = gain_interval(candidate, champion, metric, groups)
     right, was_right = candidate.right, champion.right
@@ -190,15 +179,6 @@ def compare(
             ClassPair(name=name, support=count, candidate=now, champion=before)
             for name, count, now, before in pairs
         ),
-        slices=tuple(
-            ClassPair(
-                name=name,
-                support=int(mask.sum()),
-                candidate=_score_of(candidate.of_samples(mask), metric),
-                champion=_score_of(champion.of_samples(mask), metric),
-            )
-            for name, mask in (slices or {}).items()
-        ),
     )
 
 
@@ -209,12 +189,6 @@ def _by_class(answers: Answers) -> tuple[float | None, ...]:
     hits: FloatArray = (answers.truth & answers.decisions).sum(axis=0)
     support: FloatArray = answers.truth.sum(axis=0)
     return tuple(float(hit / count) if count else None for hit, count in zip(hits, support, strict=True))
-
-
-def _score_of(answers: Answers, metric: str) -> float | None:
-    """A score of some samples; None where they define none."""
-    value = METRICS[metric].of(answers) if len(answers.truth) else math.nan
-    return value if math.isfinite(value) else None
 
 
 def decide(
@@ -258,12 +232,11 @@ def _compared(spec: GateSpec, metric: str, champion: str, comparison: Comparison
 
 
 def _worse(spec: GateSpec, comparison: Comparison) -> str:
-    """The class, or else the slice, that lost most, if that is more than it may."""
-    for kind, pairs in (("class", comparison.classes), ("slice", comparison.slices)):
-        judged = [one for one in pairs if one.support >= FEWEST]
-        one = max(judged, key=lambda one: one.loss, default=None)
-        if one and one.loss > spec.gate_drop:
-            return f"{kind} {one.name!r} fell from {one.champion:.4f} to {one.candidate:.4f}"
+    """The class that lost most, if that is more than it may."""
+    judged = [one for one in comparison.classes if one.support >= FEWEST]
+    one = max(judged, key=lambda one: one.loss, default=None)
+    if one and one.loss > spec.gate_drop:
+        return f"class {one.name!r} fell from {one.champion:.4f} to {one.candidate:.4f}"
     return ""
 
 

@@ -22,9 +22,8 @@ from ddpipe.model import VIEWS
 from ddpipe.model.evaluation import Evaluation, Metrics, load_evaluation
 from ddpipe.model.metrics import METRICS, TITLES
 from ddpipe.model.package import ModelPackage, load_package
-from ddpipe.model.slices import FEWEST, worst_first
 from ddpipe.model.training_record import how_far, training_record
-from ddpipe.model.verdict import Verdict, load_verdict
+from ddpipe.model.verdict import FEWEST, Verdict, load_verdict
 from ddpipe.templates import environment, png_uri, with_contents
 
 CURVES = 40  # classes whose curves are computed
@@ -135,7 +134,6 @@ def render(record: RunRecord) -> str:
         lowest=lowest if lowest in rocs else None,
         precision_recall=figures.precision_recall_curves(traded, least) if traded else None,
         least=least,
-        slices=worst_first(metrics.slices),
         reliability=figures.reliability(metrics.calibration, metrics.before),
         confusions=confusions(metrics),
         all_drawn=len(record.curves) <= figures.DISTINCT,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,8 +10,6 @@ from ddpipe.data.manifest import DATASET
 from ddpipe.model import VIEWS
 from ddpipe.model.metrics import DECIDING
 from ddpipe.parameters import AUTO, Between, OneOf, Parameters, parameter
-
-MOST_COLUMNS = 20  # by which a split is sliced: each takes time, and a reader reads no more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,26 +26,6 @@ class EvaluateSpec(Parameters):
         "(two), flips-and-shifts (six), or auto (what the training chose by kind of image).",
         OneOf((AUTO, *VIEWS)),
     )
-    slice_columns: Sequence[str] = parameter(
-        [],
-        "Columns of a table, such as sex or site: the scores are also given for each of their values, at "
-        "most 20 of a column.",
-        common=True,
-    )
-    slice_table: str = parameter(
-        "",
-        "CSV file with these columns and the names of the images, a path or s3:// URI (default: the table "
-        "that the dataset was made from).",
-        common=True,
-    )
-
-    def conflicts(self) -> Iterator[str]:
-        """A table without columns, or too many of them."""
-        columns, table = "`slice_columns`", "`slice_table`"
-        if self.slice_table and not self.slice_columns:
-            yield f"{table} is given without {columns}"
-        if len(self.slice_columns) > MOST_COLUMNS or len({*self.slice_columns}) < len(self.slice_columns):
-            yield f"{columns} has {len(self.slice_columns)} names: at most {MOST_COLUMNS}, each once"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +58,8 @@ class GateSpec(Parameters):
     )
     gate_drop: float = parameter(
         1.0,
-        "Maximum drop against the champion of a class's recall (a label's AUC) or of a slice's score, where "
-        "there are at least 20 images; 1 accepts any drop. Slices come from the evaluation's slice_columns.",
+        "Maximum drop against the champion of a class's recall (a label's AUC), where "
+        "there are at least 20 images; 1 accepts any drop.",
         Between(0, 1),
     )
 

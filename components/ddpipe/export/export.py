@@ -30,7 +30,6 @@ from ddpipe.model.package import ModelPackage, Signature, pattern_of, publish, s
 from ddpipe.model.preprocessing import Preprocessing
 from ddpipe.model.scoring import logits_by, with_views
 from ddpipe.model.session import Session
-from ddpipe.model.slices import worst_first
 from ddpipe.model.tasks import TASKS
 from ddpipe.model.training_record import how_far, training_record
 from ddpipe.storage import open_store
@@ -175,7 +174,6 @@ def _card(
         lineage=lineage,
         own=is_own_function(signature.architecture),
         how=signature.preprocessing,
-        slices=worst_first(evaluation.metrics.slices),
         opset=OPSET,
     )
 

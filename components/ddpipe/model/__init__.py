@@ -1,7 +1,7 @@
 """The model formats, shared by their writer (train) and their readers (evaluate, export, serve).
 
 networks     networks, torchvision_models, own; classifier: one with its preprocessing, as it is trained
-answers      scoring: logits of a split; tasks, metrics, scores, slices: how good they are
+answers      scoring: logits of a split; tasks, metrics, scores: how good they are
 checkpoint   checkpoint, tensors, training_record
 package      package, preprocessing, onnx, session; evaluation and verdict, which come with it
 versions     history

@@ -4,7 +4,6 @@
 <evaluation>/predictions.npz   logits float32 (samples, classes); labels int64 (samples,), or of a multilabel
                                dataset (samples, classes); without pickle; row i is the i-th sample of the
                                split in the dataset's manifest
-<evaluation>/slices.npy        if the split was sliced, see slices.py
 <evaluation>/evaluation.json   the seal, written last: what was evaluated on what
 """
 
@@ -26,8 +25,6 @@ from ddpipe.errors import CorruptObject
 from ddpipe.model import VIEWS
 from ddpipe.model.metrics import TITLES
 from ddpipe.model.scores import CalibrationBin
-from ddpipe.model.slices import FILE as SLICES
-from ddpipe.model.slices import SliceScore, Slicing, slicing_of
 from ddpipe.model.tasks import TASKS
 from ddpipe.storage import Store
 from ddpipe.storage.sealed import Folder, Format, to_json
@@ -101,8 +98,6 @@ class Metrics:
     uncalibrated: Mapping[str, float] = field(default_factory=dict)
     before: tuple[CalibrationBin, ...] = ()  # calibration without it, like `calibration`; empty if it is 1
     warnings: tuple[str, ...] = ()  # choices that made this model worse than it could be, in sentences
-    # Scores of parts of the split, by columns of a table, in the table's order
-    slices: tuple[SliceScore, ...] = ()
 
     @property
     def thresholds(self) -> tuple[float | None, ...]:
@@ -141,6 +136,8 @@ class Metrics:
     @classmethod
     def from_dict(cls, values: object) -> Self:
         """The inverse of `to_dict`, also after JSON; raises ValueError for what no evaluation wrote."""
+        if isinstance(values, dict):  # evaluations of before may have slices, which nothing reads any more
+            values = {name: value for name, value in values.items() if name != "slices"}
         metrics = typed(cls, values)
         classes, scores = len(metrics.classes), {*metrics.scores, *metrics.plain, *metrics.uncalibrated}
         if metrics.task not in TASKS:
@@ -208,15 +205,6 @@ class Evaluation:
             raise corrupt(self.folder, PREDICTIONS, str(error), FORMAT) from error
         return logits, shown
 
-    def slicing(self) -> Slicing | None:
-        """Which slice each sample is in; None if the split was evaluated as a whole only."""
-        if not self.metrics.slices:
-            return None
-        try:
-            return slicing_of(self.metrics.slices, self.folder.read(SLICES), self.metrics.samples)
-        except ValueError as error:
-            raise corrupt(self.folder, SLICES, str(error), FORMAT) from error
-
 
 def _array(archive: zipfile.ZipFile, name: str, dtype: type, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """One array of an .npz file, if it has this type and shape."""
@@ -232,12 +220,11 @@ def publish(
     metrics: Metrics,
     logits: npt.NDArray[np.float32],
     labels: npt.NDArray[np.int64],
-    others: Mapping[str, bytes] | None = None,
 ) -> Evaluation:
-    """Write the evaluation, of logits of shape (samples, classes); `others` are further files by key."""
+    """Write the evaluation, of logits of shape (samples, classes)."""
     arrays = io.BytesIO()
     np.savez_compressed(arrays, logits=logits, labels=labels)
-    files = {METRICS: to_json(metrics.to_dict()), PREDICTIONS: arrays.getvalue(), **(others or {})}
+    files = {METRICS: to_json(metrics.to_dict()), PREDICTIONS: arrays.getvalue()}
     return Evaluation(
         subject=subject, metrics=metrics, folder=FORMAT.publish(store, files, facts=asdict(subject))
     )

@@ -1,4 +1,4 @@
-"""The table of metrics: one entry is all that report, gate, slices, early stopping and help know of a metric.
+"""The table of metrics: one entry is all that report, gate, early stopping and help know of a metric.
 
 To add one, add its entry to the table below. The first metric of a task, in the order of the table, is its
 headline: models of the task are compared by it. Forms show the names where numpy is not installed (launcher),
@@ -103,11 +103,6 @@ class Answers:
         """These answers to some of the samples, which `chosen` marks, shape (samples,)."""
         rows = {name: getattr(self, name)[chosen] for name in ("truth", "probabilities", "decisions")}
         return replace(self, **rows)
-
-    def of_classes(self, chosen: BoolArray) -> Answers:
-        """These answers about some of the classes, which `chosen` marks, shape (classes,)."""
-        columns = {name: getattr(self, name)[:, chosen] for name in ("truth", "probabilities", "decisions")}
-        return replace(self, **columns, uncut=self.uncut[chosen])
 
 
 Gaps = Mapping[str, Callable[[Answers], Any]]

@@ -17,11 +17,12 @@ from ddpipe.storage.sealed import Folder, Format, to_json
 FORMAT = Format("verdict of the gate", "gate.json", schema=1, maker="ddpipe gate")
 VERDICT = "verdict.json"
 PROMOTE, KEEP, FAIL = "promote", "keep", "fail"
+FEWEST = 20  # images of a class, below which its score says too little
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassPair:
-    """A class's recall, label's AUC or slice's score under both models; None where the images define none."""
+    """A class's recall, or a label's AUC, under both models; None where the images define none."""
 
     name: str
     support: int
@@ -56,7 +57,6 @@ class Comparison:
     only_champion: int
     both_wrong: int
     classes: tuple[ClassPair, ...]
-    slices: tuple[ClassPair, ...] = ()
 
     @property
     def gain(self) -> float:
@@ -108,6 +108,8 @@ _FORMER = ("cost", "export")  # fields of verdicts of before, which nothing read
 def _verdict(values: Any) -> Verdict:  # noqa: ANN401 - JSON
     if isinstance(values, dict):
         values = {name: value for name, value in values.items() if name not in _FORMER}
+        if isinstance(compared := values.get("comparison"), dict):
+            values["comparison"] = {name: value for name, value in compared.items() if name != "slices"}
     verdict = typed(Verdict, values)
     if verdict.decision not in {PROMOTE, KEEP, FAIL}:
         raise ValueError(f"{verdict.decision!r} is not a decision")

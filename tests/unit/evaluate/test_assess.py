@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from evaluation_runs import a_dataset, a_multilabel_dataset, a_training, exported
-from samples import sample_ids
 
 from ddpipe.__main__ import cli
 from ddpipe.data.index import hashed
@@ -19,7 +18,6 @@ from ddpipe.data.reader import open_split
 from ddpipe.errors import DatasetError, ParameterError
 from ddpipe.evaluate.assess import assess
 from ddpipe.evaluate.evaluate import evaluate
-from ddpipe.evaluate.spec import EvaluateSpec
 
 
 @pytest.fixture(scope="module", params=[a_dataset, a_multilabel_dataset], ids=["multiclass", "multilabel"])
@@ -116,21 +114,10 @@ def test_a_split_without_images_is_rejected(run: Path, tmp_path: Path) -> None:
         assess(str(run / "model"), kind(str(tmp_path / "store"), 0), str(tmp_path / "evaluation"), "test")
 
 
-def test_command_writes_a_page_with_slices(run: Path, tmp_path: Path) -> None:
-    table = tmp_path / "sites.csv"
-    names = sample_ids(_dataset(run), "test")
-    table.write_text("image,site\n" + "".join(f"{name},{'NS'[at % 2]}\n" for at, name in enumerate(names)))
+def test_command_writes_a_page(run: Path, tmp_path: Path) -> None:
     arguments = ["models", "evaluate", str(run / "model"), "--dataset", _dataset(run), "--json"]
-    slices = ["--slice-columns", "site", "--slice-table", str(table)]
-    result = CliRunner().invoke(cli, [*arguments, "--output", str(tmp_path / "out"), *slices])
+    result = CliRunner().invoke(cli, [*arguments, "--output", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
-    facts = json.loads(result.stdout)
-    page = Path(facts["page"]).read_text()
-    assert "Slices, the worst first" in page
+    page = Path(json.loads(result.stdout)["page"]).read_text()
     assert "Training run" not in page
     assert "none of which it was trained on" not in page
-
-
-def test_slices_need_a_table(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(ParameterError, match="no table was given"):
-        assess(str(run / "model"), _dataset(run), str(tmp_path), "test", EvaluateSpec(slice_columns=["a"]))

@@ -318,4 +318,6 @@ def test_roc_curve_has_few_finite_points_from_corner_to_corner() -> None:
 
 @pytest.mark.parametrize("metrics", [measure(LOGITS, LABELS, CLASSES), _several()], ids=list(TASKS))
 def test_metrics_survive_json(metrics: Metrics) -> None:
-    assert Metrics.from_dict(json.loads(json.dumps(metrics.to_dict(), allow_nan=False))) == metrics
+    values = json.loads(json.dumps(metrics.to_dict(), allow_nan=False))
+    assert Metrics.from_dict(values) == metrics
+    assert Metrics.from_dict({**values, "slices": [{"column": "site"}]}) == metrics  # of before

@@ -1,0 +1,32 @@
+"""Curves of the report."""
+
+from __future__ import annotations
+
+import numpy as np
+from evaluation_runs import a_record
+from sklearn import metrics as sklearn
+
+from ddpipe.evaluate.measure import precision_recall
+from ddpipe.evaluate.report import render
+
+
+def test_report_has_precision_recall_curves() -> None:
+    page = render(a_record(("bone", "lung"), task="multilabel", samples=60))
+    assert "Precision-recall curves of each label" in page
+
+
+def test_precision_recall_is_that_of_scikit_learn() -> None:
+    labels = np.arange(50) % 3 == 0
+    probabilities = np.random.default_rng(0).random(50)
+    found = precision_recall(labels, probabilities)
+    precision, recall, thresholds = sklearn.precision_recall_curve(labels, probabilities)
+    assert found.precision == tuple(precision[::-1])
+    assert found.recall == tuple(recall[::-1])
+    assert found.threshold == (1.0, *thresholds[::-1])
+
+
+def test_curves_are_thinned_to_a_hundred_points() -> None:
+    labels = np.arange(5000) % 3 == 0
+    found = precision_recall(labels, np.random.default_rng(0).random(5000))
+    assert len(found.recall) == 100
+    assert (found.recall[0], found.recall[-1]) == (0, 1)
