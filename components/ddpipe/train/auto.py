@@ -73,7 +73,6 @@ class ChosenRecipe:
     reasons: Mapping[str, str]
     views: tuple[str, str]
     advice: str = ""
-    restarted: bool = False
 
     def line(self) -> str:
         """The choices that matter most, for a log; training.json and the report have all, with reasons."""

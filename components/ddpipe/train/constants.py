@@ -103,16 +103,12 @@ FAMILIES: Mapping[str, Family] = {
 FULL_RESOLUTION_FROM = 0.5
 SIDE_MULTIPLE = 4  # pixels that the sides of smaller images are a multiple of, so that pooling loses none
 
-# Start and divergence: initial.py, loop.py and start.py
+# Start and divergence: initial.py and loop.py
 
 # Training images from which a network may set its first weights: enough for their covariance
 INITIAL_SAMPLES = 1024
 # Steps between two checks of the loss: a check waits for the device and for the other ranks
 LOSS_CHECK_EVERY = 16
-# Steps in which a training whose loss multiplies may start again at a lower rate: little is lost
-RESTART_STEPS = 100
-DIVERGED_AT = 10  # a loss of this many times the first one has diverged
-RESTART_DIVISOR = 10  # by what the rate is divided after a diverging start
 COMPILED_DEVICES = ("cuda",)  # devices for which `compile` counts: on a CPU it takes minutes and gains little
 # Samples of a batch whose loss is not a number that the message names; diverged.json has all
 SAMPLES_NAMED = 5

@@ -63,15 +63,13 @@ class Trainer:
         *,
         resumed: bool = False,
         budget: Budget | None = None,
-        may_restart: bool = False,
         before_step: Callable[[Trainer], None] = lambda _: None,
     ) -> None:
         """Start from the recipe's weights, or wait for `restore` if `resumed`."""
         self._recipe, self._manifest, self._splits = recipe, manifest, splits
         self._store, self._world, self._saver = store, world, saver
         self._shared_saver = SharedSaver(store, world, saver)
-        self._before_step, self._may_restart = before_step, may_restart
-        self._first_loss: float | None = None
+        self._before_step = before_step
         self._steps_per_epoch = steps_per_epoch(len(splits["train"]), recipe.batch_size)
         work = TrainingWork.planned(recipe, len(splits["train"]), len(splits["validation"]))
         self.step, self.timetable = 0, Timetable(work, recipe.epochs, budget)
@@ -221,7 +219,6 @@ class Trainer:
         epoch = len(self.history)
         number = self._metrics.reduce(self.step - epoch * self._steps_per_epoch)
         if number is None:
-            self._check_start()
             return
         order = permutation(self._recipe.seed, epoch, len(self._splits["train"]))
         batch = global_batch(order, number, self._recipe.batch_size)
@@ -234,25 +231,6 @@ class Trainer:
             f"the loss of step {step} is not a number; "
             f"its {len(ids)} samples, listed in diverged.json, begin with {named}"
         )
-
-    @property
-    def is_at_start(self) -> bool:
-        """Whether so few steps were taken that a training may still start again at a lower rate."""
-        return self.step <= constants.RESTART_STEPS
-
-    def _check_start(self) -> None:
-        """A loss that multiplies in the first steps will not recover at this learning rate."""
-        if not (self._may_restart and self.is_at_start and self._metrics.reduced):
-            return
-        sizes = batch_sizes(len(self._splits["train"]), self._recipe.batch_size)[: self._metrics.reduced]
-        losses = self._metrics.rows[: self._metrics.reduced, 0].cpu().numpy() / sizes
-        if self._first_loss is None:
-            self._first_loss = float(losses[0])
-        largest = float(losses[-constants.LOSS_CHECK_EVERY :].max())
-        if largest > constants.DIVERGED_AT * self._first_loss:
-            raise self._diverged(
-                f"the loss rose from {self._first_loss:.3g} to {largest:.3g} within {self.step} steps"
-            )
 
     def _close_epoch(self, journal: Journal | None) -> None:
         """Validate, record and save."""

@@ -35,7 +35,6 @@ from ddpipe.model.training_record import CHOICE, RECORD
 from ddpipe.parameters import AUTO
 from ddpipe.storage import Store
 from ddpipe.train.auto import ChosenRecipe, Device, Measured, choose, measured, wanted_weights
-from ddpipe.train.constants import RESTART_DIVISOR
 from ddpipe.train.recipe import AT_FIRST, NONE, Recipe, as_today, own_functions
 from ddpipe.train.strategies import is_sharded
 
@@ -198,17 +197,8 @@ def keep(store: Store, choice: ChosenRecipe, given: Recipe, manifest: DatasetMan
         "reasons": dict(choice.reasons),
         "views": list(choice.views),
         "advice": choice.advice,
-        "restarted": choice.restarted,
     }
     store.write(CHOICE, json.dumps(content, indent=1).encode())
-
-
-def lowered(choice: ChosenRecipe, problem: str) -> ChosenRecipe:
-    """The same with a lower rate, after a diverging start."""
-    rate = choice.recipe.learning_rate
-    reasons = {**choice.reasons, "learning_rate": f"at {rate:g} {problem}: started again at a tenth of it"}
-    recipe = replace(choice.recipe, learning_rate=rate / RESTART_DIVISOR)
-    return replace(choice, recipe=recipe, reasons=reasons, restarted=True)
 
 
 def _with_warm_start(data: Measured, recipe: Recipe) -> Measured:
@@ -256,7 +246,6 @@ def _stored(store: Store, dataset_id: str, recipe: Recipe) -> ChosenRecipe | Non
             reasons={name: str(found["reasons"][name]) for name in values},
             views=(views if views in VIEWS else "plain", why),
             advice=str(found["advice"]),
-            restarted=bool(found["restarted"]),
         )
     except (AttributeError, KeyError, TypeError, ValueError, DdpipeError):
         _log.warning("%s/%s is damaged and not used", store.uri, CHOICE)

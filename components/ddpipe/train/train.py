@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -24,7 +24,6 @@ from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.reader import open_split
 from ddpipe.data.shards import working_shape
 from ddpipe.distributed import STALL, World, process_group, rank
-from ddpipe.errors import Diverged
 from ddpipe.model.checkpoint import claim
 from ddpipe.model.package import load_package, surroundings
 from ddpipe.model.training_record import RECORD, RECORD_SCHEMA
@@ -38,7 +37,7 @@ from ddpipe.train.journal import keep_journal, summarized
 from ddpipe.train.loop import Trainer
 from ddpipe.train.recipe import Determinism, Recipe
 from ddpipe.train.saver import Saver, Uploads, patience_for, uploading
-from ddpipe.train.start import SPLITS, Start, check_trainable, decided_start, keep, lowered
+from ddpipe.train.start import SPLITS, Start, check_trainable, decided_start
 from ddpipe.train.step import determinism
 from ddpipe.train.timetable import Budget, Watch, scored_later, watching
 
@@ -67,21 +66,14 @@ def train(
         if start is None:
             _log_once("%s is trained already: nothing to do", store.uri)
             return
-        context = _Context(dataset, manifest, store, world, watch, began, before_step)
-        started = time.time()
-        if not _trained(context, start):
-            lower = lowered(start.choice, "the loss multiplied in the first steps")
-            _log_once("starting again with learning_rate %g", lower.recipe.learning_rate)
-            world.wait_at_most(STALL)
-            world.decided(lambda: _start_over(store, lower, recipe, manifest))
-            _trained(replace(context, lost=time.time() - started), Start(lower, None, None))
+        _train(_Context(dataset, manifest, store, world, watch, began, before_step), start)
         _log_once("trained: %s", store.uri)
         world.barrier()
 
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """What stays the same if a training starts again, but for the seconds that the first start has lost."""
+    """Where a training takes place."""
 
     dataset: str
     manifest: DatasetManifest
@@ -90,29 +82,26 @@ class _Context:
     watch: Watch
     began: float
     before_step: Callable[[Trainer], None]
-    lost: float = 0.0
 
 
-def _trained(context: _Context, start: Start) -> bool:
-    """Train from a start; False if the loss multiplied in the first steps at a rate that was chosen."""
+def _train(context: _Context, start: Start) -> None:
+    """Train from a start."""
     manifest, store, world = context.manifest, context.store, context.world
     choice, recipe = start.choice, start.choice.recipe
     shape = working_shape(manifest.shape, recipe.resolution)
     splits = {name: open_split((manifest, store_of(context.dataset)), name, shape=shape) for name in SPLITS}
     compiled = recipe.compile and world.device.type in COMPILED_DEVICES
-    may_restart = "learning_rate" in choice.reasons and not choice.restarted
     with (
         uploading(patience_for(store)) if world.is_main else nullcontext() as uploads,
         determinism(Determinism(recipe.deterministic), recipe.model, compiled=compiled),
     ):
-        launch = time.time() - context.began - context.lost
-        before = world.decided(lambda: _prepared_in(store)) + launch + context.lost
+        launch = time.time() - context.began
+        before = world.decided(lambda: _prepared_in(store)) + launch
         saver = _saver(start, store, world, uploads, recipe, before) if uploads else None
         trainer = Trainer(
             *(recipe, manifest, splits, store, world, saver),
             resumed=start.checkpoint is not None,
             budget=_budget(recipe, manifest, start, before, launch),
-            may_restart=may_restart,
             before_step=context.before_step,
         )
         if start.checkpoint:
@@ -121,20 +110,11 @@ def _trained(context: _Context, start: Start) -> bool:
         done = trainer.timetable.done(trainer.step)
 
         def describe(tracker: Tracker) -> None:
-            values = recipe.shaping()
-            if choice.restarted:  # MLflow keeps the first value of a parameter
-                values["learning_rate_after_restart"] = values.pop("learning_rate")
             used = (manifest.name, manifest.dataset_id, context.dataset)
-            tracker.training(used, values, saver.lineage if saver else {})
+            tracker.training(used, recipe.shaping(), saver.lineage if saver else {})
 
         with keep_journal(store, uploads, step=trainer.step, done=done, about=describe) as journal:
-            try:
-                trainer.run(journal, context.watch)
-            except Diverged as problem:
-                if not (may_restart and trainer.is_at_start):
-                    raise
-                _log_once("%s", problem)
-                return False
+            trainer.run(journal, context.watch)
         if saver and uploads:
             uploads.finish()
             record = _record(context.dataset, manifest, choice, world=world, trainer=trainer, saver=saver)
@@ -144,7 +124,6 @@ def _trained(context: _Context, start: Start) -> bool:
                 store.write(RECORD, json.dumps(record, indent=2).encode())
 
             uploads.put(RECORD, conclude)
-    return True
 
 
 def _log_start(start: Start, manifest: DatasetManifest, world: World, trainer: Trainer) -> None:
@@ -163,13 +142,6 @@ def _log_start(start: Start, manifest: DatasetManifest, world: World, trainer: T
         *(world.size, world.device.type, trainer.step),
         *("at most " if trainer.step == 0 and recipe.minutes else "", trainer.steps),
     )
-
-
-def _start_over(store: Store, lower: ChosenRecipe, given: Recipe, manifest: DatasetManifest) -> None:
-    """Remove the states of a diverged start, then store the choice with a lower rate."""
-    for item in store.list("checkpoints/"):
-        store.delete(item.key)
-    keep(store, lower, given, manifest)
 
 
 def _budget(

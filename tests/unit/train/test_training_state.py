@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -34,14 +32,12 @@ from ddpipe.train import fully_sharded, loop
 from ddpipe.train import train as step
 from ddpipe.train.auto import Device
 from ddpipe.train.batches import global_batch, permutation
-from ddpipe.train.constants import NORMALIZED
 from ddpipe.train.loop import Trainer
 from ddpipe.train.optimizer import learning_rate
 from ddpipe.train.recipe import FORMER, Recipe
 from ddpipe.train.saver import Uploads, uploading
 from ddpipe.train.start import choice_of, decided_start, fresh_choice, keep
 from ddpipe.train.step import TrainingStep
-from ddpipe.train.timetable import Budget
 from ddpipe.train.train import train
 
 SHAPE = (8, 8, 1)
@@ -491,64 +487,12 @@ def _fail(_trainer: Trainer) -> None:
     raise Power
 
 
-def test_a_diverging_start_is_repeated_once_at_a_tenth_of_the_rate(
-    dataset: str, output: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(
-        "ddpipe.train.constants.FAMILIES", {"digits-cnn": replace(NORMALIZED, rates={"sgd": 40})}
-    )
-    given = Recipe(epochs=4, batch_size=4, momentum=0.0, warmup_fraction=0.0, label_smoothing=0.0)
-    with caplog.at_level("INFO"):
-        train(dataset, output, given)
-    rate = record(output)["recipe"]["learning_rate"]
-    assert rate == pytest.approx(40 * (4 / 64) / 10)
-    assert "started again at a tenth" in record(output)["choice"]["chosen"]["learning_rate"]["reason"]
-    assert "starting again" in caplog.text
-    assert record(output)["history"][0]["epoch"] == 1
-
-
 def test_given_epochs_beside_a_budget_are_called_unused(
     dataset: str, output: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO"):
         interrupted(0, dataset, output, replace(RECIPE, epochs=7, minutes=1))
     assert "epochs 7 is not used: 1 minutes decide" in caplog.messages
-
-
-def test_a_start_that_diverged_is_no_launch(
-    dataset: str, output: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its time is used up; evaluation and export need the time that a process takes to start."""
-    budgets: list[Budget] = []
-
-    def noted(*values: Any) -> Budget:
-        budgets.append(Budget(*values))
-        return budgets[-1]
-
-    def slow(trainer: Trainer) -> None:
-        if len(budgets) > 1:
-            raise Power
-        if trainer.step == 0:
-            time.sleep(1)
-
-    monkeypatch.setattr(step, "Budget", noted)
-    monkeypatch.setattr(
-        "ddpipe.train.constants.FAMILIES", {"digits-cnn": replace(NORMALIZED, rates={"sgd": 40})}
-    )
-    given = Recipe(minutes=1, batch_size=4, momentum=0.0, warmup_fraction=0.0, label_smoothing=0.0)
-    with pytest.raises(Power):
-        train(dataset, output, given, before_step=slow)
-    first, second = budgets
-    assert second.used > first.used + 1
-    assert second.launch < first.launch + 0.5
-
-
-def test_a_given_rate_is_never_lowered(dataset: str, output: str) -> None:
-    given = Recipe(epochs=4, batch_size=4, momentum=0.0, warmup_fraction=0.0, learning_rate=2.5)
-    with suppress(Diverged):
-        train(dataset, output, given)
-    stored = json.loads((Path(output) / "choice.json").read_text())
-    assert "learning_rate" not in stored["values"]
 
 
 @pytest.mark.slow
