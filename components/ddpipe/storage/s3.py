@@ -2,9 +2,6 @@
 
 The server, its credentials and its errors are in connection.py.
 
-What another tool stored with the Content-Encoding gzip is unpacked when it is read whole; sizes and ranges
-are of what is stored.
-
 Compare-and-swap of a small object:
 
     PUT champion.json   If-Match: <ETag that was read>, or If-None-Match: *     the server decides: 200, 412
@@ -23,7 +20,6 @@ import hashlib
 import io
 import os
 import time
-import zlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
@@ -46,8 +42,6 @@ from ddpipe.storage.lease import lease
 
 CHECKSUM = "x-amz-meta-sha256"  # the metadata that holds the SHA-256 of an object's content
 LOST = ("PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey")  # a condition that came too late
-GZIP = 16 + zlib.MAX_WBITS  # the window size with which zlib expects a gzip header
-LARGEST_UNPACKED = 2**30  # bytes of an object that a tool has uploaded packed: 3 MB may hold 6 GB of zeros
 PROGRESS = 8 * 2**20  # bytes after which earlier breaks of a download are forgotten
 PART_BYTES = 16 * 2**20  # larger objects go up in parts of this size, three at a time
 PIECE_BYTES = 2**20  # how much of a download is held in memory
@@ -221,7 +215,7 @@ class S3Store:
 
     def _pieces(self, key: str, start: int = 0, length: int = 0) -> Iterator[bytes]:
         """An object's bytes, or `length` from `start`; resumed where a connection breaks."""
-        digest, done, packed = hashlib.sha256(), 0, None
+        digest, done = hashlib.sha256(), 0
         breaks = _Breaks(self._connection.retries)
         unchanged: dict[str, str | list[str] | tuple[str]] = {}
         while True:
@@ -230,19 +224,12 @@ class S3Store:
             )
             unchanged = {"If-Match": response.headers["ETag"]}
             end = done + int(response.headers["Content-Length"])
-            if (
-                not packed
-                and not (start or length)
-                and "gzip" in response.headers.get("Content-Encoding", "")
-            ):
-                packed = _Unpacker()
             try:
+                # As it is stored, whatever its Content-Encoding says: sizes, ranges and hashes are of that.
                 for piece in response.stream(PIECE_BYTES, decode_content=False):
                     digest.update(piece)
                     done += len(piece)
-                    yield packed.unpacked(piece) if packed else piece
-            except zlib.error as error:
-                raise self._corrupt(key, f"its Content-Encoding is gzip, but {error}") from error
+                    yield piece
             except HTTPError:
                 if not breaks.may_resume(done):
                     raise
@@ -251,8 +238,6 @@ class S3Store:
                 response.release_conn()
             if done == end:
                 break
-        if packed and not packed.is_whole:
-            raise self._corrupt(key, "its Content-Encoding is gzip, but it is cut off")
         expected = response.headers.get(CHECKSUM)
         if expected and not (start or length) and digest.hexdigest() != expected:
             raise self._corrupt(key, f"its SHA-256 is {digest.hexdigest()}, it was uploaded with {expected}")
@@ -284,31 +269,6 @@ class _Breaks:
             return False
         time.sleep(connection.BACKOFF * 2 ** (self._breaks - 1))
         return True
-
-
-class _Unpacker:
-    """A gzip stream, of one member or several, unpacked piece by piece."""
-
-    def __init__(self) -> None:
-        self._member, self._left = zlib.decompressobj(GZIP), LARGEST_UNPACKED
-
-    def unpacked(self, piece: bytes) -> bytes:
-        """What the next piece holds; raises zlib.error if it is not gzip, or too much."""
-        content = []
-        while piece:
-            if self._member.eof:
-                self._member = zlib.decompressobj(GZIP)
-            content.append(self._member.decompress(piece, self._left + 1))
-            self._left -= len(content[-1])
-            if self._left < 0:
-                raise zlib.error(f"it unpacks to more than {LARGEST_UNPACKED:,} bytes")
-            piece = self._member.unused_data
-        return b"".join(content)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the last member is at its end."""
-        return self._member.eof
 
 
 def _swap(client: Minio, bucket: str, name: str, expected: bytes | None, data: bytes) -> bool:

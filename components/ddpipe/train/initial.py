@@ -25,7 +25,7 @@ from ddpipe.model.package import FORMAT as PACKAGE
 from ddpipe.model.package import WEIGHTS, ModelPackage, Signature, load_package
 from ddpipe.model.tensors import first_line
 from ddpipe.model.torchvision_models import is_finite, load_pretrained
-from ddpipe.train.batches import permutation, resized
+from ddpipe.train.batches import permutation, resized, resolution
 from ddpipe.train.constants import INITIAL_SAMPLES
 from ddpipe.train.fully_sharded import LargeInFiles, LargeOnMeta
 from ddpipe.train.recipe import Recipe
@@ -143,9 +143,10 @@ def _mismatches(theirs: Weights, ours: Weights) -> Iterator[str]:
 @torch.no_grad()
 def check_resolution(classifier: Classifier, shape: Shape, recipe: Recipe) -> None:
     """Reject smaller images for a network that accepts only one size, or only larger ones."""
-    if recipe.initial_resolution == 1:
+    share = resolution(recipe, 0, 1)
+    if share == 1:
         return
-    smallest = resized(torch.zeros(1, *shape, dtype=torch.uint8), recipe.initial_resolution)
+    smallest = resized(torch.zeros(1, *shape, dtype=torch.uint8), share)
     classifier.eval()
     try:
         classifier(smallest)
@@ -153,7 +154,7 @@ def check_resolution(classifier: Classifier, shape: Shape, recipe: Recipe) -> No
         raise ParameterError(
             what="training cannot start",
             which=f"model {recipe.model!r}",
-            seen=f"with initial_resolution {recipe.initial_resolution:g} it would get images of "
+            seen=f"with initial_resolution {share:g} it would get images of "
             f"{smallest.shape[2]}x{smallest.shape[1]} pixels, which it does not accept ({error})",
             do="Set initial_resolution to 1, or choose a model that accepts images of any size.",
         ) from error

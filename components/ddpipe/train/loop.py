@@ -329,5 +329,5 @@ class Trainer:
             what="training diverged",
             which=f"{self._recipe.model} in {self._store.uri}",
             seen=f"{seen} (learning rate {self._recipe.learning_rate:g})",
-            do="Start a new run with a lower learning_rate or a larger warmup_fraction.",
+            do="Start a new run with a lower learning_rate.",
         )

@@ -29,7 +29,6 @@ from ddpipe.errors import (
     Unreachable,
 )
 from ddpipe.storage import Store, connection, exists, open_store, read_uri, split_uri, write_uri
-from ddpipe.storage import s3 as s3_module
 from ddpipe.storage.connection import AWS, KUBEFLOW, Connection
 from ddpipe.storage.files import PARTIAL, FileStore, replacing
 from ddpipe.storage.s3 import CHECKSUM, PART_BYTES
@@ -635,41 +634,10 @@ def test_an_object_of_another_tool_is_read_without_a_checksum(s3: Server) -> Non
     assert open_store(f"s3://{BUCKET}").read("a") == b"other"
 
 
-def _packed_by_another_tool(s3: Server, data: bytes) -> Store:
+def test_what_another_tool_packed_is_read_as_it_is_stored(s3: Server) -> None:
+    data = gzip.compress(b"content")
     s3.client.put_object(BUCKET, "a", BytesIO(data), len(data), metadata={"Content-Encoding": "gzip"})
-    return open_store(f"s3://{BUCKET}")
-
-
-def test_what_another_tool_packed_is_unpacked_when_it_is_read(s3: Server, tmp_path: Path) -> None:
-    """Of several members; a range is of what is stored, as sizes are."""
-    content = os.urandom(3 * 2**20)
-    data = gzip.compress(content[:100]) + gzip.compress(content[100:])
-    store = _packed_by_another_tool(s3, data)
-    assert store.read("a") == content
-    store.download("a", tmp_path / "a")
-    assert (tmp_path / "a").read_bytes() == content
-    assert store.read_range("a", 5, 7) == data[5:12]
-    assert [info.size for info in store.list()] == [len(data)]
-
-
-def test_packed_content_resumes_where_the_connection_broke(proxy: Proxy, s3: Server) -> None:
-    content = os.urandom(3 * 2**20)
-    store = _packed_by_another_tool(s3, gzip.compress(content))
-    proxy.faults.append("cut")
-    assert store.read("a") == content
-
-
-@pytest.mark.parametrize("data", [b"not packed", gzip.compress(os.urandom(1000))[:-9]])
-def test_what_is_only_called_packed_is_corrupt(data: bytes, s3: Server) -> None:
-    with pytest.raises(CorruptObject, match="its Content-Encoding is gzip, but"):
-        _packed_by_another_tool(s3, data).read("a")
-
-
-def test_little_that_unpacks_to_too_much_is_refused(s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3_module, "LARGEST_UNPACKED", 3 * 2**20)
-    bomb = gzip.compress(bytes(2**21)) + gzip.compress(bytes(2**21))
-    with pytest.raises(CorruptObject, match="unpacks to more than 3,145,728 bytes"):
-        _packed_by_another_tool(s3, bomb).read("a")
+    assert open_store(f"s3://{BUCKET}").read("a") == data
 
 
 def test_an_upload_whose_last_answer_got_lost_is_done(proxy: Proxy, two_parts: Path) -> None:
