@@ -18,12 +18,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from training_ranks import (
     BrokenNetwork,
     KilledBeforeWriting,
-    LogsTo,
     Meddling,
     NoisyNetwork,
     RecordsSamples,
     SignalAtStep,
-    SlowNetwork,
     SlowStore,
 )
 from training_runs import (
@@ -263,14 +261,3 @@ def test_a_training_may_live_in_a_bucket(dataset: str, s3: s3_server.Server) -> 
 def test_the_builders_match_what_training_does(dataset: str) -> None:
     assert load_manifest(dataset).splits["train"].count == TRAIN_SAMPLES
     assert (STEPS_PER_EPOCH - 1) * RECIPE.batch_size + 1 == TRAIN_SAMPLES
-
-
-@pytest.mark.slow
-def test_a_slow_rank_is_reported_while_it_trains(dataset: str, tmp_path: Path) -> None:
-    """The others wait for it in each step, so that all take as long."""
-    log, recipe = tmp_path / "log", replace(RECIPE, epochs=3)
-    meddling = [SlowNetwork(rank=1, seconds=0.05), LogsTo(log)]
-    assert run(dataset, str(tmp_path / "out"), recipe, ranks=3, meddling=meddling).codes == [0, 0, 0]
-    lines = [line for line in log.read_text().splitlines() if "keeps the others waiting" in line]
-    assert len(lines) == 1, "once, then less and less often"
-    assert lines[0].startswith("rank 1 (machine 0) keeps the others waiting: ")

@@ -6,7 +6,6 @@ Apart from `training_runs`, so that a rank imports no more than it needs.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import resource
 import signal
@@ -142,34 +141,6 @@ class SlowStore:
             write(store, key, data)
 
         FileStore.write = meddled  # type: ignore[method-assign]
-
-
-@dataclass(frozen=True)
-class SlowNetwork:
-    """The network of one rank takes longer."""
-
-    rank: int
-    seconds: float
-
-    def __call__(self) -> None:
-        def build(_shape: networks.Shape, classes: int) -> nn.Module:
-            network = nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
-            if _own_rank() == self.rank:
-                network.register_forward_pre_hook(lambda *_: time.sleep(self.seconds))
-            return network
-
-        networks.digits_cnn = build
-
-
-@dataclass(frozen=True)
-class LogsTo:
-    """What rank 0 logs is in a file."""
-
-    path: Path
-
-    def __call__(self) -> None:
-        if _own_rank() == 0:
-            logging.getLogger("ddpipe").addHandler(logging.FileHandler(self.path))
 
 
 @dataclass(frozen=True)

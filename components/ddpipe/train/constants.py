@@ -139,12 +139,8 @@ LAUNCHES_LATER = 4.0
 LARGE_TENSOR = 2**16  # values from which on a rank does not hold a tensor of which it needs a share only
 # Weights from which on a block is sharded by itself: smaller ones cost more in messages than in memory
 SMALLEST_UNIT = 2**18
-# A rank is slow from this multiple of the median on, and if it costs each step as many seconds
-SLOW_RATIO, SLOW_SECONDS = 1.5, 0.02
 # Ranks wait for each other so many times the slowest of recent steps, at least so many seconds
 PATIENCE_STEPS, LEAST_PATIENCE, PATIENCE_RATIO = 16, 60.0, 20
-SLOW_IN_A_ROW = 2  # comparisons in a row that a rank has to be slow in: one alone may be chance
-NEXT_REPORT = 10  # after a report of a slow rank, this multiple of comparisons in a row until the next one
 # How often the progress is written to the store, and into a log in which no epoch ends meanwhile
 REPORT_SECONDS, LINE_SECONDS = 30.0, 60.0
 

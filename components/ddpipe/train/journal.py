@@ -13,7 +13,6 @@ import json
 import logging
 import os
 import resource
-import statistics
 import sys
 import tempfile
 import time
@@ -28,7 +27,6 @@ from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from ddpipe.distributed import World
 from ddpipe.processes.local import REPORTS
 from ddpipe.processes.machine import cpus
 from ddpipe.processes.progress import TRAINING_BAR, TimeLeft
@@ -36,14 +34,7 @@ from ddpipe.processes.reports import report_line
 from ddpipe.processes.trainjob_status import trainjob_status
 from ddpipe.storage import Store
 from ddpipe.tracker import Tracker, tracked
-from ddpipe.train.constants import (
-    LINE_SECONDS,
-    NEXT_REPORT,
-    REPORT_SECONDS,
-    SLOW_IN_A_ROW,
-    SLOW_RATIO,
-    SLOW_SECONDS,
-)
+from ddpipe.train.constants import LINE_SECONDS, REPORT_SECONDS
 from ddpipe.train.saver import Uploads
 
 T = TypeVar("T")
@@ -199,15 +190,14 @@ def summarized(
     }
 
 
-def timed(batches: Iterator[T], *notes: Callable[[float], None]) -> Iterator[T]:
-    """The same batches; notes get the seconds until each was there."""
+def timed(batches: Iterator[T], note: Callable[[float], None]) -> Iterator[T]:
+    """The same batches; `note` gets the seconds until each was there."""
     while True:
         began = time.perf_counter()
         batch = next(batches, None)
         if batch is None:
             return
-        for note in notes:
-            note(time.perf_counter() - began)
+        note(time.perf_counter() - began)
         yield batch
 
 
@@ -240,82 +230,3 @@ class ResourceUsage:
         self._began, self._cpu_began, self._waited = time.perf_counter(), time.process_time(), 0.0
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
-
-
-def slowest(seconds: Sequence[float]) -> int | None:
-    """The rank that is much slower than most; None if there is none."""
-    rank = max(range(len(seconds)), key=seconds.__getitem__)
-    usual = statistics.median_low(seconds)
-    is_slow = seconds[rank] > SLOW_RATIO * usual and seconds[rank] - usual > SLOW_SECONDS
-    return rank if is_slow else None
-
-
-class Pace:
-    """Which rank keeps the others waiting: measures this rank's own part of its steps, and compares it.
-
-    Ranks wait for a slow one in the backward pass. What a rank does alone comes before, and is measured:
-
-        steps    rank 0    rank 1    rank 2
-        1-16     0.05 s    0.05 s    0.31 s
-        17-32    0.05 s    0.06 s    0.30 s    reported: rank 2, for the second time in a row
-    """
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._seconds, self._steps = 0.0, 0
-        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-        self._slow: int | None = None
-        self._in_a_row, self._due = 0, SLOW_IN_A_ROW
-
-    def waited(self, seconds: float) -> None:
-        """Count the time until the batch of a step was there."""
-        self._seconds += seconds
-        self._steps += 1
-
-    @contextmanager
-    def working(self) -> Iterator[None]:
-        """The time that the device needs for what is done here counts, if there are other ranks."""
-        if self._world.size == 1:
-            yield
-            return
-        if self._world.device.type == "cuda":
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            yield
-            end.record()
-            self._events.append((begin, end))
-            return
-        began = time.perf_counter()
-        yield
-        self._seconds += time.perf_counter() - began
-
-    def compare(self) -> None:
-        """Report the slow rank, if there is one; all ranks have to call this after the same step."""
-        if self._world.size == 1:
-            return
-        own = torch.zeros(self._world.size, dtype=torch.float64, device=self._world.device)
-        own[self._world.rank] = self._mean()
-        seconds = self._world.sum(own).tolist()
-        slow = slowest(seconds)
-        if slow is None or slow != self._slow:
-            self._in_a_row, self._due = 0, SLOW_IN_A_ROW
-        self._slow = slow
-        self._in_a_row += 1
-        if slow is not None and self._in_a_row >= self._due:
-            self._due = self._in_a_row * NEXT_REPORT
-            if self._world.is_main:
-                machine = slow // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-                _log.warning(
-                    "rank %d (machine %d) keeps the others waiting: its batch and forward pass take "
-                    "%.2f s in each step, %.2f s on most ranks",
-                    *(slow, machine, seconds[slow], statistics.median_low(seconds)),
-                )
-
-    def _mean(self) -> float:
-        """Seconds for each step since the last call."""
-        for begin, end in self._events:
-            end.synchronize()
-            self._seconds += begin.elapsed_time(end) / 1000
-        mean = self._seconds / max(1, self._steps)
-        self._seconds, self._steps, self._events = 0.0, 0, []
-        return mean

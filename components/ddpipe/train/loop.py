@@ -151,7 +151,7 @@ class Trainer:
         while self.step < self.steps and not out_of_patience(self.history, self._metric, patience):
             epoch, first = divmod(self.step, self._steps_per_epoch)
             self.classifier.train()
-            batches = timed(self._batches(epoch, first), self._usage.waited, self._training_step.pace.waited)
+            batches = timed(self._batches(epoch, first), self._usage.waited)
             for number, batch in enumerate(batches, start=first):
                 self.poll(watch)
                 self._before_step(self)
@@ -210,8 +210,6 @@ class Trainer:
         self._training_step.steps = self.steps
         if (number + 1) % constants.LOSS_CHECK_EVERY == 0:
             self._check_loss()
-        if self.step % constants.LOSS_CHECK_EVERY == 0:
-            self._training_step.pace.compare()
         self._patience.stepped()
 
     def _check_loss(self) -> None:

@@ -28,7 +28,6 @@ from ddpipe.errors import ParameterError
 from ddpipe.model.classifier import Classifier
 from ddpipe.model.own import own_augmentation, own_loss
 from ddpipe.train.batches import Batch, resized, resolution, seed_of_step
-from ddpipe.train.journal import Pace
 from ddpipe.train.objective import Objective
 from ddpipe.train.optimizer import WeightAverage, build_optimizer, learning_rate, set_learning_rate
 from ddpipe.train.recipe import Determinism, Precision, Recipe, own_functions
@@ -56,7 +55,6 @@ class TrainingStep:
         self._losses = own_loss(own["loss"]) if "loss" in own else objective.losses
         self._augment = own_augmentation(own["augmentation"]) if "augmentation" in own else None
         self.steps, self._parts = steps, parts
-        self.pace = Pace(world)
         self._parameters = list(classifier.parameters())
         self._running_statistics = RunningStatistics(classifier, world)
         self._dtype = network_dtype(Precision(recipe.precision), world)
@@ -86,7 +84,7 @@ class TrainingStep:
         parts = list(zip(images.tensor_split(count), labels.tensor_split(count), strict=True))
         for number, (shown, wanted) in enumerate(parts, 1):
             self.strategy.exchange(is_last=number == len(parts))
-            with self.pace.working(), self.autocast():
+            with self.autocast():
                 logits = self.strategy.model(shown)
             logits = logits.float()  # losses are summed in full precision; the network may compute in half
             losses = self._losses(logits, wanted)

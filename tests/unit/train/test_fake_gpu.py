@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from ddpipe.model import ARCHITECTURES
 from ddpipe.model.classifier import Classifier, build
 from ddpipe.model.scoring import with_views
 from ddpipe.train.batches import Batch
-from ddpipe.train.journal import Pace
 from ddpipe.train.objective import BinaryCrossEntropy, CrossEntropy, Objective
 from ddpipe.train.recipe import Recipe
 from ddpipe.train.replicated import Strategy
@@ -141,8 +139,6 @@ def test_the_plan_of_a_step_is_the_one_on_record(monkeypatch: pytest.MonkeyPatch
         plan.note(f"all_reduce {str(values.dtype)[6:]}@{values.device.type} {list(values.shape)}")
 
     monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
-    # The clock of a GPU is no part of the plan, and needs a driver.
-    monkeypatch.setattr(Pace, "working", lambda _: nullcontext())
     recipe = plain(model="fast-cnn-small", precision="bf16", sync_batch_norm=True)
     step = step_of(recipe, ranks=2)
     assert any(isinstance(layer, nn.BatchNorm2d) for layer in step.strategy.model.modules())

@@ -1,6 +1,5 @@
 """What a person at a terminal, and a program that reads the log, see of a training.
 
-Which rank keeps the others waiting.
 What an epoch used of the machine.
 """
 
@@ -21,11 +20,10 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from ddpipe.distributed import World
 from ddpipe.storage import open_store
 from ddpipe.train import journal
 from ddpipe.train.batches import images_seen
-from ddpipe.train.journal import Pace, ResourceUsage, keep_journal, slowest, summarized, timed
+from ddpipe.train.journal import ResourceUsage, keep_journal, summarized, timed
 from ddpipe.train.saver import uploading
 
 LOG_PANEL = 75
@@ -149,61 +147,6 @@ def test_a_rank_that_writes_nothing_has_no_journal(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("step", "images"), [(0, 0), (1, 3), (2, 6), (3, 10), (4, 13), (6, 20)])
 def test_each_batch_of_an_epoch_counts_what_it_holds(step: int, images: int) -> None:
     assert images_seen(step, SAMPLES, BATCH) == images
-
-
-@pytest.mark.parametrize(
-    ("seconds", "slow"),
-    [
-        ([0.05, 0.05, 0.31], 2),
-        ([0.31, 0.05], 0),
-        ([0.05, 0.05, 0.07], None),  # not much slower
-        ([0.001, 0.001, 0.01], None),  # nothing that matters
-        ([0.3, 0.3, 0.3, 0.3], None),
-        ([0.0], None),
-    ],
-)
-def test_a_rank_is_slow_next_to_most(seconds: list[float], slow: int | None) -> None:
-    assert slowest(seconds) == slow
-
-
-class Peers(World):
-    """Three ranks, of which this one is rank 0 and as fast as rank 1; rank 2 takes this many seconds."""
-
-    seconds = 0.3
-
-    def sum(self, values: torch.Tensor) -> torch.Tensor:
-        own = float(values[0])
-        return torch.tensor([own, own, own + self.seconds])
-
-
-def test_a_slow_rank_is_reported_less_and_less_often(caplog: pytest.LogCaptureFixture) -> None:
-    pace = Pace(Peers(0, 3, torch.device("cpu")))
-    reported = []
-    with caplog.at_level(logging.WARNING):
-        for _ in range(250):
-            pace.compare()
-            reported.append(len(caplog.records))
-    assert [reported.index(count) + 1 for count in (1, 2, 3)] == [2, 20, 200]
-    assert "rank 2" in caplog.messages[0]
-
-
-def test_a_rank_that_is_slow_once_is_not_reported(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pace = Pace(Peers(0, 3, torch.device("cpu")))
-    for seconds in (0.3, 0.0, 0.3, 0.0):
-        monkeypatch.setattr(Peers, "seconds", seconds)
-        pace.compare()
-    assert not caplog.records
-
-
-def test_reading_and_working_count() -> None:
-    pace = Pace(World(0, 1, torch.device("cpu")))
-    for _ in timed(iter(range(4)), pace.waited):
-        with pace.working():
-            torch.zeros(1)
-    assert 0 < pace._mean() < 1
-    assert pace._mean() == 0, "each window is measured by itself"
 
 
 CPU = torch.device("cpu")
