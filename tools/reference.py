@@ -110,7 +110,7 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
             "Simulated pods that run for 20 s on a real API server: the cost of following one job, by its "
             "number of pods, next to the poll loops of both official clients, on a machine that did other "
             "work, too; while the clients followed 2,000 pods, 200 launchers ran beside them. The row of two "
-            "pods was run again: beside those, the operator had not reacted for 120 s, and 300 s are waited "
+            "pods was run again: beside those, the operator had not reacted for 120 s, and 600 s are waited "
             "for since. Our launcher's first requests are its checks before it creates the job. Simulated "
             "pods have no logs: it requests those of 64 pods again and again, three per second."
         ),

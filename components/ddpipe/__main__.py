@@ -43,7 +43,7 @@ COMMANDS = {
     "submit": ("engine", "Run a package on Kubeflow Pipelines.", "submit training --wait"),
     "runs": ("runs", "Runs here and on a server: ls, show, stop.", "runs compare first second"),
     "doctor": ("engine", "Check what a package needs on a server.", "doctor training"),
-    "schedule": ("schedule", "Run a package regularly.", "schedule ls"),
+    "schedule": ("engine", "Run a package regularly.", "schedule ls"),
     "launch": (
         "jobs",
         "Any image and command as a training job.",

@@ -1,6 +1,6 @@
-"""`ddpipe compile|submit|doctor`: packages for Kubeflow Pipelines.
+"""`ddpipe compile|submit|doctor` and `ddpipe schedule set|ls|rm`: packages for Kubeflow Pipelines.
 
-Also what these share with `runs` and `schedule`: the server, the package and its parameters.
+Also what these share with `runs`: the server, the package and its parameters.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from ddpipe.engine.doctor import Check, State, examine
 from ddpipe.engine.endpoint import EndpointOptions, has_endpoint, resolve
 from ddpipe.engine.package import Package, publish, read_package, read_values
 from ddpipe.engine.runs import Request, RunState, conclude, follow, look, start
-from ddpipe.errors import EngineError, Interrupted
+from ddpipe.engine.schedules import ZONE, Schedule, cron, delete, find, interval, put, schedules
+from ddpipe.errors import EngineError, Interrupted, ParameterError
 from ddpipe.form import spelled
 from ddpipe.jobs.options import NO_SECRET
 from ddpipe.kube import api as cluster
@@ -250,3 +251,70 @@ def doctor_command(package: str, **given: Any) -> None:
 def _line(check: Check) -> str:
     fix = f"\n{'':<20}{check.fix}" if check.fix else ""
     return f"{check.name:<10}{check.state:<10}{check.seen}{fix}"
+
+
+@click.group("schedule")
+def schedule_command() -> None:
+    """Create, list and remove schedules, which run a package repeatedly."""
+
+
+@schedule_command.command("set", cls=SectionedCommand)
+@click.argument("name")
+@with_request
+@with_engine
+@click.option(
+    "--cron", "crontab", help="Crontab with five fields, such as '0 2 * * *', or six with seconds first."
+)
+@click.option("--every", help="Time between two runs, such as 90s, 30m, 6h, 1d.")
+@json_option
+def set_command(
+    engine: Engine, publisher: Callable[[Engine], Request], name: str, crontab: str | None, every: str | None
+) -> None:
+    """Create or update the schedule NAME, which runs the newest version of a package.
+
+    Runs do not overlap, and missed runs are not caught up. One that is disabled in the Kubeflow UI stays
+    disabled.
+    """
+    if bool(crontab) == bool(every):
+        raise ParameterError(
+            what="the schedule cannot be created",
+            which="--cron and --every",
+            seen="both are given" if crontab else "neither is given",
+            do="Give exactly one of them.",
+        )
+    trigger = cron(crontab) if crontab else interval(str(every))
+    request = publisher(engine)
+    schedule, changed = put(engine, name, trigger, request)
+    state = "set" if changed else "unchanged"
+    text = f"{_schedule_line(schedule)}  {state}, version {request.version.name}"
+    print_result({**schedule.facts(), "changed": changed, "version": request.version.name}, text)
+    if trigger.cron:
+        click.echo(ZONE, err=True)
+
+
+@schedule_command.command("ls", cls=SectionedCommand)
+@with_engine
+@json_option
+def list_command(engine: Engine) -> None:
+    """List the schedules: name, times, state, ID."""
+    found = schedules(engine)
+    print_result(
+        {"schedules": [item.facts() for item in found]},
+        "\n".join(map(_schedule_line, found)) or "no schedules",
+    )
+
+
+@schedule_command.command("rm", cls=SectionedCommand)
+@click.argument("name")
+@with_engine
+@json_option
+def remove_command(engine: Engine, name: str) -> None:
+    """Remove a schedule by its NAME or ID; its runs are kept."""
+    schedule = find(engine, name)
+    delete(engine, schedule)
+    print_result({"deleted": schedule.id}, f"{schedule.name} removed")
+
+
+def _schedule_line(schedule: Schedule) -> str:
+    state = "enabled" if schedule.enabled else "disabled"
+    return f"{schedule.name}  {schedule.trigger}  {state}  {schedule.id}"

@@ -271,7 +271,7 @@ NOT_IN_THE_LAUNCHER = "torch PIL scipy sklearn onnx onnxruntime jinja2 pydicom s
 
 def test_commands_of_the_launcher_need_no_arrays() -> None:
     """The launcher image has no torch, and `ddpipe train` in it only launches."""
-    commands = ("run_steps", "jobs", "runs", "engine", "schedule")
+    commands = ("run_steps", "jobs", "runs", "engine")
     others = ("reuse", "workflow", "launching.launcher", "notebook.background")
     modules = [*(f"commands.{name}" for name in commands), *others]
     subprocess.run([sys.executable, "-c", WITHOUT, f"numpy {NOT_IN_THE_LAUNCHER}", *modules], check=True)
