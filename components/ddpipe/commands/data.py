@@ -15,7 +15,6 @@ from ddpipe.commands.results import CommandOutcome, Document, Page
 from ddpipe.commands.step import step_command
 from ddpipe.data.catalogue import (
     KEPT,
-    changed_images,
     clean_up,
     damage,
     difference,
@@ -180,16 +179,16 @@ def diff_command(old: str, new: str, store: str) -> None:
     before, after = (
         (load_manifest(uri), store_of(uri)) for uri in (address(old, store), address(new, store))
     )
-    found, changed = difference(before, after), changed_images(before, after)
+    found = difference(before, after)
     lines = [
         *_some("added", list(found.added)),
         *_some("removed", list(found.removed)),
         *_some("moved", [f"{name}: {a} -> {b}" for name, (a, b) in found.moved.items()]),
         *_some("relabeled", [f"{name}: {a} -> {b}" for name, (a, b) in found.relabelled.items()]),
-        *_some("changed pixels of", list(changed)),
+        *_some("changed pixels of", list(found.changed)),
         f"{_megabytes(found.shared_bytes)} in common",
     ]
-    print_result({**asdict(found), "changed": changed}, "\n".join(lines))
+    print_result(asdict(found), "\n".join(lines))
 
 
 @data_command.command("rm")

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import PurePosixPath
+from typing import NamedTuple
 from uuid import uuid4
 
 import numpy as np
@@ -44,6 +45,10 @@ POOLS = ("shards/", "columns/")  # folders of objects that are named by their co
 AT_ONCE = 8  # objects that are fetched or removed at the same time
 
 
+Opened = tuple[DatasetManifest, Store]  # a dataset version, and the store of its shards
+IN_MEMORY = 64  # images of each version that are held in memory
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """How the second of two versions differs from the first: samples by their ids, before and after."""
@@ -52,38 +57,71 @@ class Difference:
     removed: tuple[str, ...]
     moved: Mapping[str, tuple[str, str]]
     relabelled: Mapping[str, tuple[str, str]]
+    changed: tuple[str, ...]  # in both, with different pixels
     shared_bytes: int
 
 
-def difference(old: tuple[DatasetManifest, Store], new: tuple[DatasetManifest, Store]) -> Difference:
-    """Compare two versions, each with its store, sample by sample."""
+class _Sample(NamedTuple):
+    """What a version says about a sample, and where its image is."""
+
+    split: str
+    shown: str
+    shard: ShardRef
+    place: int
+
+
+def difference(old: Opened, new: Opened) -> Difference:
+    """Compare two versions, sample by sample; only images that may differ are read."""
     before, after = _samples(*old), _samples(*new)
-    both = [name for name in before if name in after]
+    both = [(name, before[name], after[name]) for name in before if name in after]
     return Difference(
         added=tuple(sorted(after.keys() - before.keys())),
         removed=tuple(sorted(before.keys() - after.keys())),
-        moved={name: (before[name][0], after[name][0]) for name in both if before[name][0] != after[name][0]},
-        relabelled={
-            name: (before[name][1], after[name][1]) for name in both if before[name][1] != after[name][1]
-        },
+        moved={name: (was.split, now.split) for name, was, now in both if was.split != now.split},
+        relabelled={name: (was.shown, now.shown) for name, was, now in both if was.shown != now.shown},
+        changed=tuple(sorted(_changed(old, new, both))),
         shared_bytes=sum(shard.bytes for shard in shards_of(old[0]) & shards_of(new[0])),
     )
 
 
-def _samples(manifest: DatasetManifest, store: Store) -> dict[str, tuple[str, str]]:
-    """Split and class names of each sample."""
-    names = manifest.classes
-    return {
-        sample: (
-            split,
-            names[label]
-            if isinstance(label, int)
-            else ", ".join(name for name, value in zip(names, label, strict=True) if value),
-        )
-        for split in manifest.splits
-        for index in [open_index(manifest, split, store)]
-        for sample, label in zip(index.sample_ids, index.labels.tolist(), strict=True)
-    }
+def _samples(manifest: DatasetManifest, store: Store) -> dict[str, _Sample]:
+    names, found = manifest.classes, dict[str, _Sample]()
+    for split, part in manifest.splits.items():
+        index = open_index(manifest, split, store)
+        places = ((shard, number) for shard in part.shards for number in range(shard.count))
+        for sample, label, place in zip(index.sample_ids, index.labels.tolist(), places, strict=True):
+            several = [] if isinstance(label, int) else label
+            shown = ", ".join(name for name, value in zip(names, several, strict=False) if value)
+            found[sample] = _Sample(split, names[label] if isinstance(label, int) else shown, *place)
+    return found
+
+
+def _changed(old: Opened, new: Opened, both: Iterable[tuple[str, _Sample, _Sample]]) -> Iterator[str]:
+    """Ids of the samples whose pixels differ."""
+    if old[0].shape != new[0].shape:
+        yield from (name for name, _, _ in both)
+        return
+    pairs: dict[tuple[ShardRef, ShardRef], list[tuple[str, int, int]]] = defaultdict(list)
+    for name, was, now in both:
+        if (was.shard, was.place) != (now.shard, now.place):
+            pairs[was.shard, now.shard].append((name, was.place, now.place))
+    cache = default_cache()
+
+    @lru_cache(IN_MEMORY)
+    def opened(version: int, shard: ShardRef) -> Shard:
+        manifest, store = (old, new)[version]
+        return open_shard(fetched(store, shard, cache), shard, manifest.shape)
+
+    for shards, samples in pairs.items():
+        for some in (samples[start : start + IN_MEMORY] for start in range(0, len(samples), IN_MEMORY)):
+            names, *places = zip(*some, strict=True)
+            first, second = (
+                opened(version, shard).each(np.array(indices))
+                for version, (shard, indices) in enumerate(zip(shards, places, strict=True))
+            )
+            yield from (
+                name for name, a, b in zip(names, first, second, strict=True) if not np.array_equal(a, b)
+            )
 
 
 def per_class(manifest: DatasetManifest, split: str) -> dict[str, int]:
@@ -157,52 +195,6 @@ def clean_up(store: Store, grace: timedelta, now: datetime) -> list[ObjectInfo]:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(store.delete, [info.key for info in gone]))
     return gone
-
-
-Opened = tuple[DatasetManifest, Store]  # a dataset version, and the store of its shards
-Place = tuple[ShardRef, int]  # a shard, and the index of an image in it
-IN_MEMORY = 64  # images of each version that are held in memory
-
-
-def changed_images(old: Opened, new: Opened) -> tuple[str, ...]:
-    """Ids of the samples that both versions have, with different pixels; only what may differ is read."""
-    before, after = _places(*old), _places(*new)
-    both = [name for name in before if name in after]
-    if old[0].shape != new[0].shape:
-        return tuple(sorted(both))
-    pairs: dict[tuple[ShardRef, ShardRef], list[str]] = defaultdict(list)
-    for name in both:
-        if before[name] != after[name]:
-            pairs[before[name][0], after[name][0]].append(name)
-    cache = default_cache()
-
-    @lru_cache(IN_MEMORY)
-    def opened(version: int, shard: ShardRef) -> Shard:
-        manifest, store = (old, new)[version]
-        return open_shard(fetched(store, shard, cache), shard, manifest.shape)
-
-    changed: list[str] = []
-    for (one, other), names in pairs.items():
-        for some in (names[start : start + IN_MEMORY] for start in range(0, len(names), IN_MEMORY)):
-            first = opened(0, one).each(np.array([before[name][1] for name in some]))
-            second = opened(1, other).each(np.array([after[name][1] for name in some]))
-            changed += [
-                name for name, a, b in zip(some, first, second, strict=True) if not np.array_equal(a, b)
-            ]
-    return tuple(sorted(changed))
-
-
-def _places(manifest: DatasetManifest, store: Store) -> dict[str, Place]:
-    """Where the image of each sample is."""
-    return {
-        name: place
-        for part, split in manifest.splits.items()
-        for name, place in zip(
-            open_index(manifest, part, store).sample_ids,
-            ((shard, index) for shard in split.shards for index in range(shard.count)),
-            strict=True,
-        )
-    }
 
 
 CLAIMS = "claims/"

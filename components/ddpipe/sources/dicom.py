@@ -12,7 +12,6 @@ C.11.2 (VOI LUT).
 from __future__ import annotations
 
 import io
-import struct
 import zlib
 from typing import Any
 
@@ -21,10 +20,8 @@ import pydicom
 from numpy.typing import NDArray
 from PIL import Image
 from pydicom.dataset import Dataset
-from pydicom.encaps import get_frame
 from pydicom.pixels import apply_color_lut, apply_modality_lut, get_decoder, pixel_array
-from pydicom.pixels.utils import get_expected_length
-from pydicom.uid import DeflatedExplicitVRLittleEndian, RLELossless
+from pydicom.uid import DeflatedExplicitVRLittleEndian
 
 from ddpipe.sources.base import ReadOptions, Unreadable
 
@@ -37,7 +34,6 @@ NEEDED = ("PhotometricInterpretation", "BitsStored", "PixelRepresentation")  # p
 GRAY = ("MONOCHROME1", "MONOCHROME2")
 
 BYTE = 8  # bits of the pixels of a picture
-PACKED = 128  # means nothing in run-length encoding: below it literal bytes follow, above it is a run
 LARGEST_INFLATED = 2**30  # bytes that a deflated file may become
 _META = 144  # where a file's meta information begins, after its length in 4 bytes; PS3.10, 7.1
 
@@ -57,7 +53,6 @@ def picture(data: bytes, reading: ReadOptions, largest: int) -> Image.Image:
     if file.Rows * file.Columns > largest:
         raise Unreadable(f"{file.Columns} by {file.Rows} pixels: it may be a decompression bomb")
     _check_decoder(file)
-    _check_length(file)
     values = pixel_array(file, index=0)
     if file.PhotometricInterpretation in GRAY:
         return Image.fromarray(_gray(file, values, reading))
@@ -99,33 +94,6 @@ def _check_decoder(file: Dataset) -> None:
         raise Unreadable(
             f"it is compressed as {syntax.name}, for which a decoder has to be installed: {ways}"
         )
-
-
-def _check_length(file: Dataset) -> None:
-    """Reject pixels of more rows than the header counts: the rest of the image would be lost."""
-    syntax, frames = file.file_meta.TransferSyntaxUID, int(file.get("NumberOfFrames") or 1)
-    if "PixelData" not in file:
-        return  # floating-point numbers, of which pydicom rejects too many
-    if syntax == RLELossless:
-        rows = _rle_length(get_frame(file.PixelData, 0, number_of_frames=frames)) // file.Columns
-    elif syntax.is_compressed and not syntax.is_deflated:
-        return  # JPEGs have sizes of their own, and the decoder compares them
-    else:
-        expected = get_expected_length(file)  # an odd length has one byte of padding
-        rows = (len(file.PixelData) - expected % 2) * file.Rows // expected
-    if rows > file.Rows:  # less than a row is padding
-        raise Unreadable(f"its header counts {file.Rows} rows, its pixels are {rows} rows")
-
-
-def _rle_length(frame: bytes) -> int:
-    """Bytes that the first of a frame's planes unpacks to; PS3.5, G.3."""
-    _, start, after = struct.unpack("<3L", frame[:12])
-    plane, length, place = frame[start : after or len(frame)], 0, 0
-    while place + 1 < len(plane):
-        head = plane[place]
-        length += head + 1 if head < PACKED else 257 - head if head > PACKED else 0
-        place += head + 2 if head < PACKED else 2 if head > PACKED else 1
-    return length
 
 
 def _gray(file: Dataset, stored: NDArray[Any], reading: ReadOptions) -> NDArray[np.uint8]:

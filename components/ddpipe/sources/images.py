@@ -6,7 +6,6 @@ import io
 import math
 import re
 import struct
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,6 +38,7 @@ START_OF_SCAN, TABLES, EXIF = 0xDA, 0xC4, 0xE1  # second bytes of a JPEG's marke
 FRAMES = (0xC0, 0xC1, 0xC2)  # those of the segments that hold its size
 FRAME = struct.Struct(">BHHB")  # bits, height, width, channels; and three bytes for each of these
 END = b"\xff\xd9"  # the marker at a JPEG's end
+PNG_END = b"IEND\xaeB`\x82"  # a PNG's last chunk, after its length
 LENGTHS = 16  # lengths that a JPEG's codes may have
 HEIC = re.compile(rb"....ftyp(?:he|mif1|msf1)", re.DOTALL)  # how photographs of telephones may begin
 COLORS, SHADES = 320, 256  # the TIFF tag of a palette, and how many values 8 bits have
@@ -258,11 +258,6 @@ def _refuse_frames(image: Image.Image, reading: ReadOptions) -> None:
 
 def _refuse_damage(file: Image.Image, data: bytes) -> None:
     """Refuse what decoders fill up with gray or black; only a file that looks damaged is read again."""
-    if file.format == "PNG" and not file.info.get("interlace"):  # of interlaced ones Pillow notices it
-        # Rows come from the top: if something is in the last one, all are there.
-        last_row = file.crop((0, file.height - 1, file.width, file.height))
-        if not np.asarray(last_row).any() and (missing := missing_bytes(data)):
-            raise Unreadable(f"its pixels end {missing:,} bytes too early: it is truncated")
     if file.format in {"JPEG", "MPO"} and (reason := _damage(file, data)):
         raise Unreadable(f"it is damaged: {reason}")
     if not data.endswith(bytes(ZEROS)):
@@ -345,32 +340,3 @@ def _is_gray(image: Image.Image) -> bool:
 
 def _is_deep(image: Image.Image) -> bool:
     return image.mode.startswith("I;16")
-
-
-PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by color type
-PNG_SIGNATURE = 8  # bytes before the first chunk
-PNG_END = b"IEND\xaeB`\x82"  # the last chunk, after its length
-PNG_HEADER = 2  # bytes of zlib's header: without it nothing checks the sum at the end, nor does Pillow
-PNG_PIECE = 2**20  # bytes that are unpacked at a time
-
-
-def missing_bytes(data: bytes) -> int:
-    """How many bytes of pixels a PNG lacks; it is one that Pillow has read, and not interlaced."""
-    width, height, depth, color = struct.unpack(">IIBB", data[16:26])
-    expected: int = height * (1 + -(-width * depth * PNG_CHANNELS[color] // 8))
-    packed = b"".join(_chunks(data, b"IDAT"))[PNG_HEADER:]
-    found, stream = 0, zlib.decompressobj(-zlib.MAX_WBITS)
-    while packed and found < expected:
-        found += len(stream.decompress(packed, PNG_PIECE))
-        packed = stream.unconsumed_tail
-    return max(0, expected - found)
-
-
-def _chunks(data: bytes, kind: bytes) -> Iterator[bytes]:
-    """The contents of a PNG's chunks of one kind."""
-    place = PNG_SIGNATURE
-    while place + 8 <= len(data):
-        (length,) = struct.unpack(">I", data[place : place + 4])
-        if data[place + 4 : place + 8] == kind:
-            yield data[place + 8 : place + 8 + length]
-        place += length + 12

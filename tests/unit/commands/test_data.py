@@ -143,7 +143,8 @@ def test_only_shards_that_differ_are_compared(toys: PrepareSpec) -> None:
     assert _facts("diff", first.manifest_uri, second.manifest_uri)["changed"] == []
 
 
-def test_diff_lists_moved_and_relabeled_samples(tmp_path: Path) -> None:
+def test_diff_lists_moved_and_relabeled_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddpipe.data.catalogue._changed", lambda *_: iter(()))  # these shards have no files
     store = open_store(str(tmp_path))
     train = a_split(6, store=store)
     old = {"train": train, "validation": _one(store, "a"), "test": _one(store, "b")}
