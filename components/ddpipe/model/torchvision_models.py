@@ -19,6 +19,7 @@ from torch import Tensor, hub, nn
 from torchvision.models import DenseNet, ResNet
 
 from ddpipe.errors import ParameterError, Unreachable, listed
+from ddpipe.model.own import cannot_build
 from ddpipe.model.tensors import first_line, read_tensors
 from ddpipe.storage import read_uri
 
@@ -184,22 +185,20 @@ def build_torchvision(name: str, shape: tuple[int, int, int], classes: int) -> n
     names = torchvision.models.list_models(module=torchvision.models)
     if name not in names:
         near = difflib.get_close_matches(name, names, n=3, cutoff=0) if name else names
-        raise ParameterError(
-            what="the network cannot be built",
-            which=f"model {name!r}",
-            seen=f"torchvision {torchvision.__version__} has no classification model of this name",
-            do=f"Choose another, such as {', '.join(near)}.",
+        raise cannot_build(
+            name,
+            f"torchvision {torchvision.__version__} has no classification model of this name",
+            f"Choose another, such as {', '.join(near)}.",
         )
     height, width, channels = shape
     builder = torchvision.models.get_model_builder(name)
     try:
         network: nn.Module = builder(num_classes=classes, **_options(builder, height, width))
     except (ValueError, RuntimeError) as error:
-        raise ParameterError(
-            what="the network cannot be built",
-            which=f"model {name!r}",
-            seen=f"for images of {width}x{height} pixels torchvision reports: {error}",
-            do="Prepare images of a size that it accepts, such as 224, or choose another model.",
+        raise cannot_build(
+            name,
+            f"for images of {width}x{height} pixels torchvision reports: {error}",
+            "Prepare images of a size that it accepts, such as 224, or choose another model.",
         ) from error
     if min(height, width) <= SMALL:
         _keep_small_images(network)
