@@ -225,7 +225,7 @@ class S3Store:
             unchanged = {"If-Match": response.headers["ETag"]}
             end = done + int(response.headers["Content-Length"])
             try:
-                # As it is stored, whatever its Content-Encoding: sizes, ranges and hashes are of that.
+                # As it is stored, without decoding: sizes, ranges and hashes are of that.
                 for piece in response.stream(PIECE_BYTES, decode_content=False):
                     digest.update(piece)
                     done += len(piece)
