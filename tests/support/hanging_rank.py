@@ -13,11 +13,14 @@ import signal
 import time
 from pathlib import Path
 
+from processes import until
 from training_ranks import train_from_command_line
 
 from ddpipe.data.reader import SplitReader
 from ddpipe.data.shards import Images
 from ddpipe.distributed import World
+from ddpipe.model.checkpoint import newest
+from ddpipe.storage import open_store
 from ddpipe.train import constants
 from ddpipe.train.batches import Indices
 from ddpipe.train.loop import Trainer
@@ -44,6 +47,7 @@ class Hang:
     def before_step(self, trainer: Trainer) -> None:
         how, rank = os.environ["HANG"], os.environ["RANK"]
         if trainer.step == STEP and rank == ("0" if how == "fill_the_disk" else "1"):
+            until(lambda: newest(open_store(str(FOLDER / "disk/training"))) is not None)
             (FOLDER / "began").write_text(str(time.time()))
             globals()[how]()
 
