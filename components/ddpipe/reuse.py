@@ -27,6 +27,7 @@ from typing import Any
 from ddpipe.data.manifest import load_manifest, store_of
 from ddpipe.errors import CorruptObject, NoSuchObject, ParameterError, StoreError
 from ddpipe.jobs import LOCAL
+from ddpipe.model.training_record import METRICS
 from ddpipe.processes.packing import is_shipped
 from ddpipe.runs import Run
 from ddpipe.steps import TrainOptions
@@ -41,6 +42,7 @@ CHUNK = 16 * 2**20  # bytes to hash at a time: the launcher has little memory
 MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 # The packages of ddpipe whose code shapes a model.
 SHAPING = ("data", "distributed", "evaluate", "export", "model", "train")
+_MOST_MEMORY = 2**60  # bytes: more is no measurement
 _log = logging.getLogger(__name__)
 
 
@@ -127,9 +129,20 @@ def _hash(values: object) -> str:
 def record(run: Run, keys: Sequence[str], files: Mapping[str, str]) -> None:
     """Record a complete run for later ones."""
     finished = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-    content = json.dumps({"run": run.name, "title": run.title, "finished": finished, "files": dict(files)})
+    about = {"run": run.name, "title": run.title, "finished": finished, "files": dict(files)}
+    content = json.dumps({**about, "memory": peak_memory(run.training, METRICS)})
     for key in keys:
         open_store(run.folder).write(key, content.encode())
+
+
+def peak_memory(folder: str, key: str) -> int:
+    """The most bytes that a process had, by the metrics of a training or a record of here; 0: unknown."""
+    try:
+        lines = map(json.loads, open_store(folder).read(key).splitlines())
+        found = [line.get("memory") for line in lines]
+    except (StoreError, *MALFORMED):  # it is for advice only
+        return 0
+    return max((one for one in found if isinstance(one, int) and one < _MOST_MEMORY), default=0)
 
 
 def unchanged_since(run: Run, keys: ReuseKeys) -> Run | None:

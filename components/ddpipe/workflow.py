@@ -119,6 +119,7 @@ def train(
     """Train on this machine or in a job on the cluster, from the run's last checkpoint if there is one."""
     # With a job, SIGTERM deletes the job and ends this process.
     with run.step("train") as facts:
+        from ddpipe.model.training_record import METRICS
         from ddpipe.reuse import reuse_keys, unchanged_since, with_latest_weights
 
         keys = reuse_keys(dataset, recipe, options)
@@ -129,9 +130,10 @@ def train(
             record = training_record(found)
         else:
             recipe = with_latest_weights(run, recipe, keys, dataset)
+            measured = (run.training, METRICS) if has_begun else (run.folder, keys.latest)
             while True:
                 try:
-                    facts.update(_trained(run, dataset, recipe, options, owner))
+                    facts.update(_trained(run, dataset, recipe, options, owner, measured))
                     break
                 except ReplicaFailed as error:
                     _take_in_parts(run, recipe, options, error)  # raises the error the second time
@@ -142,14 +144,15 @@ def train(
 
 
 def _trained(
-    run: Run, dataset: str, recipe: Recipe, options: TrainOptions, owner: Owner
+    run: Run, dataset: str, recipe: Recipe, options: TrainOptions, owner: Owner, measured: tuple[str, str]
 ) -> dict[str, object]:
-    """Train, or resume; facts about the processes."""
+    """Train, or resume; facts about the processes. `measured` is where the memory is that it took before."""
     if options.backend == LOCAL:
         _train_here(run, dataset, recipe, options)
         return {"processes": options.processes_per_pod}
     from ddpipe.jobs.job import training_command
     from ddpipe.processes.packing import packed_functions
+    from ddpipe.reuse import peak_memory
     from ddpipe.train.recipe import own_functions
 
     call = packed_functions(own_functions(recipe.to_dict()).values())
@@ -161,6 +164,7 @@ def _trained(
         command=training_command(dataset, run.training, recipe.to_json()),
         outputs=(f"{run.training}/training.json",),
         unhashed=[{"name": "DDPIPE_OWN", "value": own}] if call else [],
+        peak_memory=peak_memory(*measured),
     )
     return {"job": launched.name, "nodes": launched.nodes}
 

@@ -10,13 +10,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from scarce_rank import HELD
 from training_runs import RECIPE, digits, final, losses, record, trained
 
 from ddpipe import workflow
 from ddpipe.errors import ReplicaFailed
 from ddpipe.jobs import LOCAL
 from ddpipe.jobs.job import Owner
+from ddpipe.model.training_record import METRICS
 from ddpipe.processes import local
+from ddpipe.reuse import peak_memory
 from ddpipe.runs import Run
 from ddpipe.steps import TrainOptions
 
@@ -61,6 +64,9 @@ def test_it_ends_with_the_result_of_whole_batches(
     train(run, dataset)
     assert "out of memory with 39 images for each process; training starts once more" in caplog.text
     assert record(run.training)["resumed_from"] > 0
+    measured = record(run.training)["summary"]["memory"]
+    assert measured > HELD  # on any rank
+    assert peak_memory(run.training, METRICS) == measured
     whole = trained(dataset, str(tmp_path / "whole"), replace(SMALL, checkpoint_minutes=5), ranks=2)
     assert losses(run.training) == pytest.approx(losses(str(tmp_path / "whole")), rel=1e-3)
     for name, weight in final(run.training).states["model"].items():

@@ -1,4 +1,7 @@
-"""A rank that lacks memory in fewer than LEAST parts: torch says so, or the kernel kills it (HOW=kill)."""
+"""A rank that lacks memory in fewer than LEAST parts: torch says so, or the kernel kills it (HOW=kill).
+
+Rank 1 had `HELD` bytes more than the others at its start.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,15 @@ from training_ranks import train_from_command_line
 
 from ddpipe.train.loop import Trainer
 
+HELD = 2**30
+
 
 class Scarce:
     """Too little memory on rank 1."""
 
     def __call__(self) -> None:
-        pass
+        if os.environ["RANK"] == "1":
+            _ = b"x" * HELD
 
     def before_step(self, trainer: Trainer) -> None:
         if (

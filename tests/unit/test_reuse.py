@@ -25,12 +25,14 @@ from ddpipe.data.columns import text
 from ddpipe.data.index import hashed
 from ddpipe.data.manifest import load_manifest, store_of
 from ddpipe.data.npy import to_bytes
+from ddpipe.errors import ReplicaFailed
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.export import ExportSpec
 from ddpipe.jobs.job import Owner
 from ddpipe.model.classifier import load_model
 from ddpipe.model.evaluation import load_evaluation
 from ddpipe.model.package import ModelPackage, Signature, load_package, publish
+from ddpipe.model.training_record import METRICS
 from ddpipe.prepare.prepare import prepare as prepare_dataset
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import Run
@@ -446,6 +448,64 @@ def test_records_work_in_any_store_and_for_large_files(
     assert (found.uri, found.title.partition(",")[0]) == (first.uri, "Käthe's")
     store.write("model/large", b"012345678x")
     assert reuse.unchanged_since(second, keys) is None
+
+
+@pytest.fixture
+def peaks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The memory of the last training, as each job is told it."""
+    told: list[int] = []
+
+    def launch(_options: TrainOptions, *, peak_memory: int, outputs: tuple[str], **_: Any) -> None:
+        told.append(peak_memory)
+        raise ReplicaFailed(what="training failed", which=outputs[0], seen="exit code 1", do="Correct it.")
+
+    monkeypatch.setattr(workflow, "_run_job", launch)
+    return told
+
+
+def launch(runs: Path, data: PrepareSpec, name: str) -> Run:
+    """A run whose job fails."""
+    run = Run.named(str(runs), name)
+    dataset = workflow.prepare(run, data).manifest_uri
+    with pytest.raises(ReplicaFailed):
+        workflow.train(run, dataset, replace(RECIPE, seed=5), JOB, Owner())
+    return run
+
+
+def test_a_job_is_told_the_memory_of_the_last_training(
+    runs: Path, toys: PrepareSpec, peaks: list[int]
+) -> None:
+    first = Run.named(str(runs), "first")
+    history = [{"epoch": 1, "memory": 3 * 2**30}, {"epoch": 2, "memory": 2**30}, {"epoch": 3}]
+    lines = "".join(json.dumps(epoch) + "\n" for epoch in history)
+    Path(first.training, METRICS).write_text(lines)
+    launch(runs, toys, "early")
+    workflow.export(first, first.facts("prepare")["dataset"])
+    second = launch(runs, toys, "second")
+    launch(runs, replace(toys, dataset_name="others"), "others")
+    Path(second.training).mkdir()
+    Path(second.training, METRICS).write_text(lines.replace(str(3 * 2**30), str(5 * 2**30)))
+    launch(runs, toys, "second")
+    assert peaks == [0, 3 * 2**30, 0, 5 * 2**30]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"memory": 1e999}',
+        '{"memory": "2"}',
+        '{"memory": 1' + 400 * "0" + "}",
+        "[" * 10**5,
+    ],
+)
+def test_a_damaged_record_of_memory_tells_nothing(tmp_path: Path, content: str) -> None:
+    assert reuse.peak_memory(str(tmp_path), "gone.json") == 0
+    (tmp_path / METRICS).write_text(content)
+    assert reuse.peak_memory(str(tmp_path), METRICS) == 0
 
 
 def test_each_step_hands_an_engine_what_the_earlier_run_left(

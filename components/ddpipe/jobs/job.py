@@ -46,6 +46,7 @@ class TrainingJob(LaunchOptions):
     # Variables of the pods that the hash of the spec leaves out, as a retry may have others: where the run is
     # tracked, the user's functions.
     unhashed: Sequence[Mapping[str, Any]] = ()
+    peak_memory: int = 0  # bytes that a process of the last training had; 0: unknown
 
     @property
     def name(self) -> str:

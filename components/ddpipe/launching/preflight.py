@@ -6,6 +6,7 @@ What this account may not read is never a problem of the job: the same fault the
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -13,11 +14,11 @@ from http import HTTPStatus
 from typing import Any
 
 from ddpipe.errors import NotInstalled, ParameterError, PreflightFailed, listed
-from ddpipe.jobs import BACKENDS
+from ddpipe.jobs import BACKENDS, CONTAINER
 from ddpipe.jobs.backend import Backend, backend
 from ddpipe.jobs.job import TrainingJob, owner_of
 from ddpipe.jobs.options import NO_SECRET, Preflight, VolumeKind
-from ddpipe.kube.capacity import quantity, shortages
+from ddpipe.kube.capacity import quantity, requests, shortages
 from ddpipe.kube.cluster import Cluster, Refused, is_served, may, needed, readable, spec_schema
 from ddpipe.kube.resources import (
     ACCOUNTS,
@@ -41,6 +42,7 @@ _MOUNTED = {VolumeKind.CLAIM: CLAIMS, VolumeKind.SECRET: SECRETS, VolumeKind.CON
 _PRIORITY_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 _ETCD_BYTES = 1.5 * 2**20
 _ARGUMENT_BYTES = 128 * 2**10 - 1
+_SPARE_MEMORY = 1.1  # for torchrun itself, whose libraries are counted with each process
 
 
 def check(cluster: Cluster, job: TrainingJob, backend: Backend, manifest: Mapping[str, Any]) -> list[str]:
@@ -67,7 +69,7 @@ def check(cluster: Cluster, job: TrainingJob, backend: Backend, manifest: Mappin
     ]
     if problems and job.preflight != Preflight.WARN:
         raise _failed(job, backend, problems, "; with `preflight` warn, the job is created anyway")
-    return [*problems, *nodes.remarks]
+    return [*problems, *nodes.remarks, *_scarce_memory(job, backend)]
 
 
 def check_rights(cluster: Cluster, job: TrainingJob, backend: Backend) -> None:
@@ -251,6 +253,20 @@ def beyond_quota(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iterat
     for quota in (found or {}).get("items", ()):
         for shortage in shortages(quota, pod, job.nodes, objects):
             yield f"quota {quota['metadata']['name']} of namespace {job.namespace} {shortage}"
+
+
+def _scarce_memory(job: TrainingJob, backend: Backend) -> Iterator[str]:
+    """That the pods may not have the memory that the last training took."""
+    containers = [one for one in backend.pod(job)["spec"]["containers"] if one["name"] == CONTAINER]
+    limit = requests({"containers": containers}, "limits").get("memory", math.inf)
+    needed = _SPARE_MEMORY * job.peak_memory * job.processes_per_pod
+    if limit < needed:
+        peak, needs, has = (f"{amount / 2**30:.3g}Gi" for amount in (job.peak_memory, needed, limit))
+        yield (
+            "the pods may run out of memory: a process of the last training of this network on this dataset "
+            f"had up to {peak}, so {job.processes_per_pod} per pod need {needs} with a tenth to spare, and "
+            f"their limit is {has}; request more memory, unless this training is smaller"
+        )
 
 
 def candidates(job: TrainingJob) -> dict[str, Backend]:

@@ -16,6 +16,7 @@ from ddpipe.storage import Store, open_store
 
 RECORD, RECORD_SCHEMA = "training.json", 1
 CHOICE = "choice.json"  # beside the record, from the first step on; see train/start.py
+METRICS = "metrics.jsonl"  # a line per epoch
 MEMORY = "memory.json"  # there once the memory did not suffice
 
 

@@ -27,6 +27,7 @@ from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
+from ddpipe.model.training_record import METRICS
 from ddpipe.processes.local import REPORTS
 from ddpipe.processes.machine import cpus
 from ddpipe.processes.progress import TRAINING_BAR, TimeLeft
@@ -115,7 +116,7 @@ class Journal:
         lines = "".join(json.dumps(line) + "\n" for line in history).encode()
         for path in self._folder.iterdir():
             self._upload(f"tensorboard/{path.name}", path.read_bytes())
-        self._upload("metrics.jsonl", lines)
+        self._upload(METRICS, lines)
         self._tracker.epochs(history)
         if self._bar.disable:
             self._next_line = time.monotonic() + LINE_SECONDS

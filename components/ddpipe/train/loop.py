@@ -244,6 +244,7 @@ class Trainer:
         ]
         sums = self._metrics.rows[: self.step - first].cpu().numpy()
         training = dict(zip(self._objective.sums, (sums.sum(0) / samples).tolist(), strict=True))
+        used = self._usage.epoch()
         self.history.append(
             {
                 "epoch": len(self.history) + 1,
@@ -252,7 +253,8 @@ class Trainer:
                 **{f"validation_{name}": value for name, value in validation.items()},
                 "learning_rate": rates[-1],
                 "seconds": round(time.monotonic() - self._epoch_began, 3),
-                **self._usage.epoch(),
+                **used,
+                "memory": self._world.max(int(used["memory"])),
             }
         )
         if journal:

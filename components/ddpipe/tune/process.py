@@ -24,6 +24,7 @@ import click
 from ddpipe import workflow
 from ddpipe.errors import DdpipeError, Interrupted, NoSuchObject, ReplicaFailed, from_dict
 from ddpipe.jobs.job import Owner
+from ddpipe.model.training_record import METRICS
 from ddpipe.processes.machine import act_without, clean_up_and_leave, cpus, leave, on_stop, search_rarely
 from ddpipe.runs import Run
 from ddpipe.steps import TrainOptions
@@ -91,10 +92,10 @@ class TrialProcess:
     def history(self) -> list[Record]:
         """The records of the epochs so far."""
         store = open_store(self.run.training)
-        found = next((item for item in store.list("metrics.jsonl") if item.key == "metrics.jsonl"), None)
+        found = next((item for item in store.list(METRICS) if item.key == METRICS), None)
         if found and found.etag != self._seen:
             with suppress(NoSuchObject):
-                lines = store.read("metrics.jsonl").decode().splitlines()
+                lines = store.read(METRICS).decode().splitlines()
                 self._history, self._seen = [json.loads(line) for line in lines], found.etag
         return self._history
 

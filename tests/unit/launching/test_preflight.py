@@ -12,6 +12,7 @@ from fake_api import FakeApiServer
 from launch_samples import HIGH, JOBS, PODS, QUOTAS, a_job, a_server
 
 from ddpipe.errors import ClusterUnreachable, NotInstalled, OperatorSilent, PreflightFailed
+from ddpipe.jobs.backend import all_backends
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.pytorchjob import BACKEND, manifest
 from ddpipe.kube import resources
@@ -258,6 +259,23 @@ def test_a_job_that_may_have_to_wait_is_a_remark() -> None:
     server.know("/api/v1/pods", {"metadata": {"name": "busy"}, "spec": busy})
     (remark,) = checked(server, a_job())
     assert remark == "at the moment the nodes can take 0 of 2 pods: n1 has 0.5 of cpu free"
+
+
+def test_less_memory_than_the_last_training_took_is_a_remark() -> None:
+    job = a_job(peak_memory=3 * 2**30, processes=2, memory="6Gi")
+    (remark,) = checked(a_server(), job)
+    assert remark == (
+        "the pods may run out of memory: a process of the last training of this network on this dataset had "
+        "up to 3Gi, so 2 per pod need 6.6Gi with a tenth to spare, and their limit is 6Gi; request more "
+        "memory, unless this training is smaller"
+    )
+    limits = {"containers": [{"name": "pytorch", "resources": {"limits": {"memory": "7Gi"}}}]}
+    for enough in ({"memory": "7Gi"}, {"patch": {"spec": limits}}, {"peak_memory": 0}, {"processes": 1}):
+        assert checked(a_server(), replace(job, **enough)) == []
+    beside = {"containers": [{"name": "proxy", "resources": {"limits": {"memory": "7Gi"}}}]}
+    assert checked(a_server(), replace(job, patch={"spec": beside})) == [remark]
+    for kind in all_backends():
+        assert list(preflight._scarce_memory(job, kind)) == [remark]
 
 
 def test_a_webhook_that_is_silent_is_no_outage() -> None:
