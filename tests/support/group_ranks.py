@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from ddpipe.distributed import World, process_group, run_rank
+from ddpipe.distributed import World, process_group, roll_call, run_rank
 from ddpipe.errors import ParameterError
 
 FOREVER = 600
@@ -45,6 +45,7 @@ def join_twice(environment: dict[str, str]) -> None:
 
 
 def stall_here(_world: World) -> None:
+    roll_call.LEAVE = 3.0
     time.sleep(FOREVER)
 
 

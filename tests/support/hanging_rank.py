@@ -18,7 +18,7 @@ from training_ranks import train_from_command_line
 
 from ddpipe.data.reader import SplitReader
 from ddpipe.data.shards import Images
-from ddpipe.distributed import World
+from ddpipe.distributed import World, roll_call
 from ddpipe.model.checkpoint import newest
 from ddpipe.storage import open_store
 from ddpipe.train import constants
@@ -33,6 +33,7 @@ FILLED = "disk/filled"
 
 def main() -> None:
     constants.LEAST_PATIENCE = float(os.environ.get("HANG_PATIENCE", constants.LEAST_PATIENCE))
+    roll_call.LEAVE = min(roll_call.LEAVE, 2 * constants.LEAST_PATIENCE)
     (FOLDER / FILLED).unlink(missing_ok=True)
     first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
     train_from_command_line([Hang()] if first else [])

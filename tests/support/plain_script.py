@@ -1,4 +1,7 @@
-"""A script that knows nothing of ddpipe: `plain_script.py HOW`, rank 1 does it before step 20."""
+"""A script that knows nothing of ddpipe: `plain_script.py HOW`, rank 1 does it before step 20.
+
+What takes long ends when there is a file `enough` in the working directory.
+"""
 
 import os
 import signal
@@ -17,11 +20,13 @@ def asleep() -> None:
     time.sleep(FOREVER)
 
 
+ENOUGH = Path("enough")
 WORK = """
 import time
-until = time.time() + 45
-while time.time() < until:
-    sum(range(1000))
+from pathlib import Path
+while not Path("enough").exists():
+    sum(range(1_000_000))
+    time.sleep(0.03)
 """
 
 
@@ -31,7 +36,7 @@ def work(how: str) -> None:
     elif how == "wait_for_a_child_that_works":
         subprocess.run([sys.executable, "-c", WORK], check=True)
     elif how == "save_slowly":
-        for _ in range(45):
+        while not ENOUGH.exists():
             Path(os.devnull).write_bytes(bytes(2**22))
             time.sleep(1)
 
@@ -43,7 +48,7 @@ def main() -> None:
     for step in range(24):
         time.sleep(0.15)
         if step == 20 and rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-            sys.stdout.write(f"began={time.time()}\n")
+            sys.stdout.write(f"began={time.time()} pid={os.getpid()}\n")
             sys.stdout.flush()
             if how == "sleep":
                 asleep()
@@ -52,7 +57,7 @@ def main() -> None:
             elif how == "skip":
                 dist.broadcast(torch.ones(3), 0)
             elif how == "slow, then raise":
-                time.sleep(8)
+                time.sleep(4)
             else:
                 work(how)
         dist.all_reduce(torch.ones(3))
