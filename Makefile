@@ -31,8 +31,10 @@ at_least = $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < $(1) ? $(1) : n
 test: $(INSTALLED) ## the tests to run at every change: minutes, needs no cluster
 	@$(PYTEST) --numprocesses=$(call at_least,4) -m "not slow and not installs"
 
+# Each worker imports what it collects: the other files would take it as long as a training.
+WITH_SLOW = $(shell grep -rl "mark\.slow" --include="test_*.py" tests/distributed tests/pipelines tests/unit | LC_ALL=C sort)
 test-slow: $(INSTALLED) ## trainings by several processes, kills and resumes, notebooks, real data sets
-	@$(PYTEST) --numprocesses=$(call at_least,3) -m slow
+	@$(PYTEST) --numprocesses=$(call at_least,3) -m slow $(WITH_SLOW)
 
 test-gpu: $(INSTALLED) ## trainings on the GPUs of this machine; they have not run on one yet: please report the output
 	@$(BIN)/python -c 'import sys, torch; sys.exit(torch.cuda.is_available())' \

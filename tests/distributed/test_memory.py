@@ -41,8 +41,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return Run(str(tmp_path / "runs" / "a"))
 
 
-def train(run: Run, dataset: str) -> None:
-    workflow.train(run, dataset, SMALL, TrainOptions(backend=LOCAL, processes=2), Owner())
+def train(run: Run, dataset: str, processes: int = 2) -> None:
+    workflow.train(run, dataset, SMALL, TrainOptions(backend=LOCAL, processes=processes), Owner())
 
 
 @pytest.mark.slow
@@ -80,8 +80,8 @@ def test_the_second_time_it_fails_and_names_a_size(
     monkeypatch.setenv("HOW", "raise")
     monkeypatch.setenv("LEAST", "4")
     with pytest.raises(ReplicaFailed) as raised:
-        train(run, dataset)
-    assert "In parts of 20 images for each process it is still too much" in raised.value.seen
+        train(run, dataset, processes=1)
+    assert "In parts of 39 images for each process it is still too much" in raised.value.seen
     assert "`batch_size` 19" in raised.value.do
     assert json.loads(Path(run.training, "memory.json").read_text()) == {"parts": 2}
 
@@ -94,5 +94,5 @@ def test_a_rank_that_a_person_kills_is_not_started_again(
     monkeypatch.setenv("LEAST", "2")
     monkeypatch.setattr(local, "oom_kills", lambda: 5)
     with pytest.raises(ReplicaFailed, match="SIGKILL ended it"):
-        train(run, dataset)
+        train(run, dataset, processes=1)
     assert not Path(run.training, "memory.json").exists()

@@ -1,4 +1,4 @@
-"""A rank that lacks memory in fewer than LEAST parts: torch says so, or the kernel kills it (HOW=kill).
+"""Ranks of which the last lacks memory in fewer than LEAST parts: torch says so, or it is killed (HOW).
 
 Rank 1 had `HELD` bytes more than the others at its start.
 """
@@ -17,7 +17,7 @@ HELD = 2**30
 
 
 class Scarce:
-    """Too little memory on rank 1."""
+    """Too little memory on the last rank."""
 
     def __call__(self) -> None:
         if os.environ["RANK"] == "1":
@@ -25,7 +25,7 @@ class Scarce:
 
     def before_step(self, trainer: Trainer) -> None:
         if (
-            os.environ["RANK"] != "1"
+            int(os.environ["RANK"]) + 1 < int(os.environ["WORLD_SIZE"])
             or trainer.step < 7
             or trainer._training_step._parts >= int(os.environ["LEAST"])
         ):

@@ -143,12 +143,12 @@ def test_equal_models_are_rarely_promoted() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("accuracy", "samples"), [(0.9, 2000), (0.7, 300)])
 def test_equal_models_are_promoted_in_at_most_one_of_20_draws(accuracy: float, samples: int) -> None:
-    assert _promoted_share(1000, (accuracy, accuracy), samples) <= 0.05
+    assert _promoted_share(400, (accuracy, accuracy), samples) <= 0.05
 
 
 @pytest.mark.slow
 def test_a_gain_of_three_points_is_found_in_most_draws() -> None:
-    assert _promoted_share(300, (0.93, 0.90), 2000) >= 0.8
+    assert _promoted_share(150, (0.93, 0.90), 2000) >= 0.8
 
 
 def test_groups_are_drawn_as_wholes() -> None:
