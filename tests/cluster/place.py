@@ -22,7 +22,7 @@ from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.backend import backend as backend_named
 from ddpipe.jobs.replicas import INDEX
 from ddpipe.jobs.status import IMAGE_TROUBLE
-from ddpipe.kube.api import ApiServer, Refused
+from ddpipe.kube.api import ApiServer, Refused, Unanswered
 from ddpipe.kube.resources import Resource
 
 T = TypeVar("T")
@@ -216,10 +216,14 @@ def missing_image(admin: ApiServer, image: str) -> str | None:
     return f"pods cannot run {image} ({state}): make images, and name them by DDPIPE_TEST_IMAGES"
 
 
-def _accepts(admin: ApiServer, path: str, pod: dict[str, Any]) -> bool:
-    with contextlib.suppress(Refused):
-        return bool(admin.create(path, pod))
-    return False
+def _accepts(admin: ApiServer, path: str, body: dict[str, Any]) -> bool:
+    """Whether the object is there, if only by a request before that was answered too late."""
+    try:
+        return bool(admin.create(path, body))
+    except Refused as error:
+        return error.status == HTTPStatus.CONFLICT
+    except Unanswered:
+        return False
 
 
 def _state(admin: ApiServer, path: str) -> str:
@@ -284,7 +288,7 @@ def _is_known(place: Place, runtime: dict[str, Any]) -> bool:
         "spec": {"runtimeRef": reference},
     }
     path = f"/apis/{_RUNTIME.group}/{_RUNTIME.version}/namespaces/{place.namespace}/trainjobs"
-    with contextlib.suppress(Refused):
+    with contextlib.suppress(Refused, Unanswered):
         return bool(place.admin.create(path, job, {"dryRun": "All"}))
     return False
 
