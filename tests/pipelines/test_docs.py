@@ -17,6 +17,7 @@ import kfp
 import numpy as np
 import pytest
 import yaml
+from commands_here import ddpipe
 from PIL import Image
 
 from ddpipe.__main__ import cli
@@ -216,7 +217,7 @@ def test_commands_run_as_they_are_shown(page: str, tmp_path: Path) -> None:
     for line in [line for line in lines if not line.startswith("#")]:
         arguments = shlex.split(line.partition("  #")[0].replace("MANIFEST", manifest))[1:]
         done = ddpipe(tmp_path, *arguments)
-        assert done.returncode == 0, done.stderr
+        assert done.exit_code == 0, done.stderr
         manifest = manifest or done.stdout.strip()
     assert (tmp_path / "runs/first/model/model.onnx").is_file()
     assert (tmp_path / "runs/first/report.html").is_file()
@@ -228,7 +229,7 @@ def test_the_first_run_ends_as_the_readme_shows(tmp_path: Path) -> None:
     (command,) = (line for line in blocks(PAGES["README.md"], "sh") if line == "ddpipe run --processes 2\n")
     shown = PAGES["README.md"].partition(command)[2].partition("```\n")[2].partition("```\n")[2]
     done = ddpipe(tmp_path, *shlex.split(command)[1:])
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert words(done.stdout) == words(shown.partition("```")[0])
 
 
@@ -240,9 +241,3 @@ def words(text: str) -> list[list[str]]:
     varying = r"[\d.]+(?= s\b)|\d{8}-\d{6}|\d\.\d{4}(?: +(?:95 % interval|constant answer) .*)?"
     lines = (line for line in text.splitlines() if not re.match(r"worst mistakes|.*, predicted ", line))
     return [re.sub(varying, "N", line).split() for line in lines]
-
-
-def ddpipe(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ddpipe", *arguments], cwd=folder, capture_output=True, text=True, check=False
-    )

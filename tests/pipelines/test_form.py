@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from commands_here import ddpipe
 from samples import a_picture
 
 from ddpipe.model.package import load_package
@@ -97,10 +96,8 @@ def test_three_fields_train_a_model_of_own_images(tmp_path: Path) -> None:
         command = arguments_of(container, inputs, done[step])
         if step == "prepare":  # it checks the values of later steps, of which training here is none
             command = ["auto" if part == "local" else part for part in command]
-        ran = subprocess.run(
-            [sys.executable, "-m", "ddpipe", *command], capture_output=True, text=True, check=False
-        )
-        assert ran.returncode == 0, ran.stderr
+        ran = ddpipe(tmp_path, *command)
+        assert ran.exit_code == 0, ran.stderr
     made = load_package((done["export"] / "model").read_text())
     assert made.signature.classes == ("cat", "dog")
     assert made.lineage["dataset"]["name"] == "photos"

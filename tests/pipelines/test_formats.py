@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import commands_here
 import numpy as np
 import pytest
 import s3_server
@@ -27,8 +26,12 @@ SUPPORT = Path(__file__).parents[1] / "support"
 
 
 @pytest.fixture(params=VERSIONS, ids=lambda path: path.name.removesuffix(".tar.gz"))
-def written(request: pytest.FixtureRequest, s3: s3_server.Server, tmp_path: Path) -> Path:
+def written(
+    request: pytest.FixtureRequest, s3: s3_server.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     """The files of one version: its bucket is in the S3 server, its studies in the folder."""
+    # For the processes that train.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")]))
     unpack(request.param, tmp_path)
     for path in (tmp_path / "bucket").rglob("*"):
         if path.is_file():
@@ -38,16 +41,8 @@ def written(request: pytest.FixtureRequest, s3: s3_server.Server, tmp_path: Path
 
 def ddpipe(*arguments: str) -> dict[str, Any]:
     """What a command prints with --json."""
-    found = os.environ.get("PYTHONPATH")
-    paths = os.pathsep.join([str(SUPPORT), *([found] if found else [])])
-    finished = subprocess.run(
-        [sys.executable, "-m", "ddpipe", *arguments, "--json"],
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr
+    finished = commands_here.ddpipe(Path(), *arguments, "--json")
+    assert finished.exit_code == 0, finished.stderr
     facts: dict[str, Any] = json.loads(finished.stdout)
     return facts
 

@@ -1,11 +1,10 @@
 """Runs with a gate, as a user starts them: the first is promoted, a better one, too, a worse one is not."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import commands_here
 import pytest
 
 from ddpipe.errors import GateFailed
@@ -14,14 +13,10 @@ from ddpipe.storage import open_store
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-DDPIPE = (sys.executable, "-m", "ddpipe")
-
 
 def ddpipe(folder: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
-    done = subprocess.run(
-        [*DDPIPE, *arguments, "--json"], cwd=folder, capture_output=True, text=True, check=False
-    )
-    return done.returncode, json.loads(done.stdout)
+    done = commands_here.ddpipe(folder, *arguments, "--json")
+    return done.exit_code, json.loads(done.stdout)
 
 
 def gated(folder: Path, name: str, *options: str) -> tuple[int, dict[str, Any]]:

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import commands_here
 import pytest
 from click.testing import CliRunner, Result
 from processes import until
@@ -40,10 +41,9 @@ def command(*arguments: str, folder: Path) -> subprocess.Popen[bytes]:
 
 
 def result(folder: Path) -> dict[str, Any]:
-    process = command(*TUNE, folder=folder)
-    printed, _ = process.communicate()
-    assert process.returncode == 0
-    found: dict[str, Any] = json.loads(printed)
+    done = commands_here.ddpipe(folder, *TUNE)
+    assert done.exit_code == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
@@ -103,8 +103,8 @@ def test_a_search_ends_with_the_run_of_its_winner(whole: tuple[Path, dict[str, A
     assert found["run"]["run"].endswith(f"trials/{best['number']:04}")
     assert Path(folder, found["run"]["model"], "model.onnx").exists()
     assert "<svg" in Path(found["report"]).read_text()
-    reused = command("run", "--recipe", "studies/digits", "--source", "digits", "--json", folder=folder)
-    run = json.loads(reused.communicate()[0])
+    reused = commands_here.ddpipe(folder, "run", "--recipe", "studies/digits", "--source", "digits", "--json")
+    run = json.loads(reused.stdout)
     record = json.loads(Path(folder, run["run"], "training/training.json").read_text())
     assert record["recipe"] == found["recipe"]
     assert record["final"]["validation_accuracy"] == best["score"]
@@ -145,9 +145,9 @@ def test_the_commands_of_the_guide_run(tmp_path: Path) -> None:
     lines = page.partition("```sh\n")[2].partition("```")[0].splitlines()
     for line in [line for line in lines if not line.startswith("#")]:
         fewer = ("--trials", "3") if " tune " in line else ()
-        process = command(*shlex.split(line, comments=True)[1:], *fewer, folder=tmp_path)
-        assert process.communicate()[0]
-        assert process.returncode == 0
+        done = commands_here.ddpipe(tmp_path, *shlex.split(line, comments=True)[1:], *fewer)
+        assert done.stdout
+        assert done.exit_code == 0, done.stderr
 
 
 @pytest.mark.slow
@@ -158,11 +158,5 @@ def test_a_stopped_study_says_how_to_continue(tmp_path: Path) -> None:
     printed, _ = process.communicate()
     assert process.returncode == Interrupted.exit_code
     assert "Run the same command again" in json.loads(printed)["do"]
-    again = ddpipe_in(tmp_path, "--trials", "1")
-    assert [one["state"] for one in again["trials"]] == ["complete"]
-
-
-def ddpipe_in(folder: Path, *more: str) -> dict[str, Any]:
-    process = command(*TUNE, *more, folder=folder)
-    found: dict[str, Any] = json.loads(process.communicate()[0])
-    return found
+    again = commands_here.ddpipe(tmp_path, *TUNE, "--trials", "1")
+    assert [one["state"] for one in json.loads(again.stdout)["trials"]] == ["complete"]
