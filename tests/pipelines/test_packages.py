@@ -370,7 +370,10 @@ def test_only_what_talks_to_the_cluster_uses_the_small_image() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_claim_is_mounted_in_every_step_and_the_job(tmp_path: Path) -> None:
+def test_a_claim_is_mounted_in_every_step_and_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ddpipe.pipelines.compile.PIPELINES", {"training": PIPELINES["training"]})
     compile_v2(tmp_path, "photos")
     compile_v1(tmp_path, "photos")
     workflow = yaml.safe_load((tmp_path / "ddpipe-training-minikf.yaml").read_text())

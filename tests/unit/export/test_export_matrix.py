@@ -39,7 +39,12 @@ TILES = [("digits-cnn", (160, 200), WAYS[1])]
 
 WHOLE = "DDPIPE_WHOLE_MATRIX" in os.environ
 _OFTEN = ("alexnet", "convnext_tiny", "densenet121", "efficientnet_b0", "mnasnet0_5", "mobilenet_v2")
-USUAL = {**dict.fromkeys(ARCHITECTURES, SIDES), **dict.fromkeys(_OFTEN, (64,)), "googlenet": (224,)}
+USUAL = {
+    **dict.fromkeys(ARCHITECTURES, SIDES),
+    **dict.fromkeys(_OFTEN, (64,)),
+    "fast-cnn": SIDES[:3],  # it is between the small and the large one, which are tried at 224
+    "googlenet": (224,),
+}
 """Networks and sizes that are always tried, in one way; the whole matrix takes half an hour."""
 
 ALL = TILES + [
