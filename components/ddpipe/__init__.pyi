@@ -75,8 +75,6 @@ def run(
     gate_minimum: float = 0.0,
     gate_gain: float = 0.0,
     gate_drop: float = 1.0,
-    license: str = "",
-    intended_use: str = "",
     s3_endpoint: str = "",
 ) -> Result:
     """Turn raw data into a model on this machine: prepare, train, evaluate, export, report.
@@ -184,8 +182,6 @@ def run(
             it. Negative values accept a model that is certainly not worse by more than that.
         gate_drop: Maximum drop against the champion of a class's recall (a label's AUC), where there are at
             least 20 images; 1 accepts any drop.
-        license: License of the model for its card, such as apache-2.0.
-        intended_use: What the model is for, and what it is not for: a text for its card.
         s3_endpoint: Object store as host:port (default: S3_ENDPOINT, or AWS; inside Kubernetes, Kubeflow's
             own).
     """
@@ -451,8 +447,6 @@ def export(
     dataset: str = "",
     store: str = "store",
     runs: str = "runs",
-    license: str = "",
-    intended_use: str = "",
     network: str = "",
     s3_endpoint: str = "",
 ) -> Result:
@@ -464,8 +458,6 @@ def export(
             (default: that on which the run was trained).
         store: URI of the dataset store, for a dataset that is given by its ID.
         runs: URI of the folder that holds all runs, a path or s3://bucket/prefix.
-        license: License of the model for its card, such as apache-2.0.
-        intended_use: What the model is for, and what it is not for: a text for its card.
         network: Network that was trained, needed for a function of your own (package.module:function): only
             the function named here is imported, never one that a file names.
         s3_endpoint: Object store as host:port (default: S3_ENDPOINT, or AWS; inside Kubernetes, Kubeflow's

@@ -21,7 +21,6 @@ from ddpipe import form, workflow
 from ddpipe.data.versions import address
 from ddpipe.errors import Interrupted, ParameterError, ReplicaFailed, StoreError
 from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
-from ddpipe.export import ExportSpec
 from ddpipe.jobs import LOCAL
 from ddpipe.jobs.job import Owner
 from ddpipe.parameters import Between, Parameters, declared, parameter, with_declared
@@ -82,7 +81,6 @@ CHECKED = (
     TrainOptions,
     EvaluateSpec,
     GateSpec,
-    ExportSpec,
     StoreOptions,
 )
 # The parameters of a run on this machine.
@@ -198,10 +196,10 @@ def export(run: str | Result, **options: Any) -> Result:
 
     Args:
         run: Name of the run, or what another function returned.
-        options: Of the model package.
+        options: Of the dataset and the network.
     """
     begun, dataset, given = _begun("export", EXPORT.groups, run, options)
-    package = workflow.export(begun, dataset, given["network"], given.of(ExportSpec))
+    package = workflow.export(begun, dataset, given["network"])
     return Result(begun.uri, {name: score.value for name, score in package.metrics.scores.items()})
 
 
@@ -255,7 +253,6 @@ def planned(given: RunSettings) -> RunPlan:
         given.of(TrainOptions),
         given.of(EvaluateSpec),
         given.of(GateSpec),
-        given.of(ExportSpec),
         reuse=given["if_unchanged"] == REUSE,
     )
 
@@ -313,7 +310,6 @@ class RunPlan:
     options: TrainOptions
     evaluation: EvaluateSpec
     gate: GateSpec = field(default_factory=GateSpec)
-    export: ExportSpec = field(default_factory=ExportSpec)
     reuse: bool = False
 
     def carry_out(self) -> Summary:
@@ -338,7 +334,7 @@ class RunPlan:
         workflow.evaluate(run, dataset, self.evaluation, network)
         if self.gate.gate_model and not workflow.gate(run, dataset, self.gate).promoted:
             return
-        workflow.export(run, dataset, network, self.export)
+        workflow.export(run, dataset, network)
 
     def _stop(self) -> NoReturn:
         raise Interrupted(

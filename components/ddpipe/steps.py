@@ -14,7 +14,6 @@ from enum import StrEnum
 from typing import ClassVar
 
 from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
-from ddpipe.export import ExportSpec
 from ddpipe.jobs import ALONE, BACKENDS, LOCAL
 from ddpipe.jobs.job import Owner
 from ddpipe.jobs.options import JobOptions, LaunchOptions, Restart
@@ -303,7 +302,7 @@ GATE = Step(
 EXPORT = Step(
     name="export",
     image=Image.TRAINER,
-    groups=(TrainedDatasetOptions, RunOptions, ExportSpec, NetworkOptions, StoreOptions),
+    groups=(TrainedDatasetOptions, RunOptions, NetworkOptions, StoreOptions),
     results=(
         StepResult("model", Kind.TEXT, "Folder of the model package."),
         StepResult("model_package", Kind.MODEL, "The model package, as a copy of its signature."),

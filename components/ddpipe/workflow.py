@@ -26,7 +26,6 @@ from ddpipe.tracker import LONG, tracked
 if TYPE_CHECKING:
     from ddpipe.data.manifest import DatasetManifest
     from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
-    from ddpipe.export import ExportSpec
     from ddpipe.jobs.job import Owner
     from ddpipe.jobs.options import JobOptions
     from ddpipe.launching.launcher import Outcome
@@ -266,7 +265,7 @@ def gate(run: Run, dataset: str, spec: GateSpec) -> Verdict:
     return verdict
 
 
-def export(run: Run, dataset: str, network: str = "", spec: ExportSpec | None = None) -> ModelPackage:
+def export(run: Run, dataset: str, network: str = "") -> ModelPackage:
     """Export the run's evaluated model, write the whole report, and make the run available to later ones."""
     # If the gate decided so, the package becomes a version of the model, and the champion.
     evaluated = run.origin("evaluate")
@@ -276,17 +275,10 @@ def export(run: Run, dataset: str, network: str = "", spec: ExportSpec | None = 
 
             package = load_package(evaluated.model)
             facts.update(same_as=evaluated.name)
-            if ignored := [f"`{name}`" for name in spec.missing_in(package.lineage)] if spec else []:
-                _log.warning(
-                    "the package %s of an earlier run is reused as it was exported, without this run's %s: "
-                    "to have that, train again, with `if_unchanged` train",
-                    evaluated.model,
-                    ", ".join(ignored),
-                )
         else:
             from ddpipe.export.export import export as step
 
-            package = step(run.origin("train").training, dataset, run.evaluation, run.model, network, spec)
+            package = step(run.origin("train").training, dataset, run.evaluation, run.model, network)
         facts.update(model=evaluated.model, model_id=package.model_id)
         if run.facts("gate"):
             facts.update(_promoted(run, dataset, package))

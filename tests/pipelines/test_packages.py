@@ -216,7 +216,7 @@ def test_the_first_step_gets_all_later_parameters(tmp_path: Path) -> None:
 def test_a_form_has_about_twenty_fields_that_sort_into_groups() -> None:
     names = [item.name for item in PIPELINES["training"].parameters]
     assert len(names) <= 26
-    groups = {"cluster", "data", "evaluate", "export", "storage", "train"}
+    groups = {"cluster", "data", "evaluate", "storage", "train"}
     assert {name.partition("_")[0] for name in names} == groups
 
 

@@ -18,7 +18,6 @@ from ddpipe.evaluate.evaluate import evaluate
 from ddpipe.evaluate.measure import best_thresholds, measure
 from ddpipe.evaluate.mistakes import Mistake, wrong_answers
 from ddpipe.evaluate.report import RunRecord, drawn
-from ddpipe.export import ExportSpec
 from ddpipe.export.export import export
 from ddpipe.model.checkpoint import RECORD, Checkpoint, claim
 from ddpipe.model.classifier import Classifier, build
@@ -103,11 +102,11 @@ def a_training(
     return store.uri
 
 
-def exported(folder: Path, dataset: str, spec: ExportSpec | None = None) -> ModelPackage:
+def exported(folder: Path, dataset: str) -> ModelPackage:
     """The training in a folder, evaluated and exported next to it."""
     training, evaluation = str(folder / "training"), str(folder / "evaluation")
     evaluate(training, dataset, evaluation)
-    return export(training, dataset, evaluation, str(folder / "model"), spec=spec)
+    return export(training, dataset, evaluation, str(folder / "model"))
 
 
 def a_training_record(epochs: int = 3) -> dict[str, object]:

@@ -27,7 +27,6 @@ from ddpipe.data.manifest import load_manifest, store_of
 from ddpipe.data.npy import to_bytes
 from ddpipe.errors import ReplicaFailed
 from ddpipe.evaluate.spec import EvaluateSpec
-from ddpipe.export import ExportSpec
 from ddpipe.jobs.job import Owner
 from ddpipe.model.classifier import load_model
 from ddpipe.model.evaluation import load_evaluation
@@ -52,9 +51,7 @@ def train_quickly(run: Run, dataset: str, recipe: Recipe, _options: TrainOptions
     path.write_text(json.dumps({**record, "final": {"validation_accuracy": 0.4, "validation_loss": 1.0}}))
 
 
-def export_quickly(
-    training: str, dataset: str, evaluation: str, output: str, _network: str, _spec: ExportSpec | None
-) -> ModelPackage:
+def export_quickly(training: str, dataset: str, evaluation: str, output: str, _network: str) -> ModelPackage:
     """What an export leaves, without ONNX."""
     manifest, (classifier, _) = load_manifest(dataset), load_model(training)
     lineage = {
@@ -156,17 +153,6 @@ def test_an_unchanged_run_reuses_the_earlier_model(
     assert not any(Path(second.uri, part).exists() for part in ("training", "evaluation", "model"))
     assert Path(second.report).read_text().startswith("since first, 20")
     assert second.facts("prepare")["reused"]
-
-
-def test_options_that_a_reused_package_lacks_are_logged(
-    runs: Path, toys: PrepareSpec, steps: list[Recipe], caplog: pytest.LogCaptureFixture
-) -> None:
-    second = go(runs, toys, "second")
-    assert "as it was exported" not in caplog.text
-    spec = ExportSpec(license="mit", intended_use="digits")
-    workflow.export(second, second.facts("prepare")["dataset"], spec=spec)
-    assert "reused as it was exported, without this run's `license`, `intended_use`" in caplog.text
-    assert "`if_unchanged` train" in caplog.text
 
 
 def test_a_third_run_names_the_run_that_trained(runs: Path, toys: PrepareSpec) -> None:

@@ -16,7 +16,6 @@ from ddpipe.commands.results import Classification, CommandOutcome, Document, Pa
 from ddpipe.commands.step import step_command
 from ddpipe.errors import ParameterError
 from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
-from ddpipe.export import ExportSpec
 from ddpipe.runs import Run, RunOptions
 from ddpipe.steps import EVALUATE, EXPORT, GATE, TRAIN_ANYWHERE
 from ddpipe.storage import read_uri
@@ -137,7 +136,7 @@ def export_command(given: RunSettings) -> CommandOutcome:
     from ddpipe.model.package import FORMAT, ONNX, SIGNATURE
 
     run, dataset = _trained(given)
-    package = workflow.export(run, dataset, given["network"], given.of(ExportSpec))
+    package = workflow.export(run, dataset, given["network"])
     facts = run.facts("export")
     place = facts.get("version_uri") or run.origin("export").model
     after_gate = ("version", "promoted")

@@ -18,7 +18,6 @@ from torch import nn
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.reader import SplitReader, open_split
 from ddpipe.errors import ExportError, ParameterError, listed
-from ddpipe.export import ExportSpec
 from ddpipe.export.agreement import check
 from ddpipe.model import VIEWS, is_own_function
 from ddpipe.model.checkpoint import Checkpoint
@@ -46,10 +45,8 @@ def export(
     evaluation_uri: str,
     output_uri: str,
     network: str = "",
-    spec: ExportSpec | None = None,
 ) -> ModelPackage:
     """Export the evaluated model, check it on the whole test split, and publish the package."""
-    spec = (spec or ExportSpec()).validated()
     store = open_store(output_uri)
     store.check_writable()
     manifest, evaluation = load_manifest(manifest_uri), load_evaluation(evaluation_uri)
@@ -88,8 +85,6 @@ def export(
             "views": evaluation.subject.views,
         },
         "checks": checks,
-        "license": spec.license,
-        "intended_use": spec.intended_use,
         "made_by": {**checkpoint.lineage, **made_by(os.environ)},
         "exported": datetime.now(UTC).isoformat(timespec="seconds"),
     }

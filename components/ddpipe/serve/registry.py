@@ -131,8 +131,6 @@ def _lineage(lineage: Mapping[str, Any]) -> dict[str, Property | None]:
         "recipe": json.dumps(training["recipe"]) if "recipe" in training else None,
         "job": made_by.get("job"),
         "image": made_by.get("image"),
-        "license": lineage.get("license"),
-        "intended_use": lineage.get("intended_use"),
         "ddpipe": made_by.get("versions", {}).get("ddpipe"),
         "torch": made_by.get("versions", {}).get("torch"),
     }

@@ -1,4 +1,4 @@
-"""What a package holds besides the model: license, and a test pattern."""
+"""What a package holds besides the model."""
 
 from __future__ import annotations
 
@@ -9,16 +9,9 @@ import numpy as np
 import pytest
 from evaluation_runs import a_dataset, a_training, exported
 
-from ddpipe.errors import ParameterError
-from ddpipe.export import ExportSpec
 from ddpipe.model.package import FORMAT, answer_from, load_package, pattern_of
 from ddpipe.model.session import Session
 from ddpipe.storage import open_store
-
-SPEC = ExportSpec(
-    license="apache-2.0",
-    intended_use="Sorts toys.\nNot for | people.",
-)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +20,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     here = tmp_path_factory.mktemp("run")
     dataset = a_dataset(str(here / "store"))
     a_training(str(here / "training"), dataset)
-    exported(here, dataset, SPEC)
+    exported(here, dataset)
     (here / "dataset").write_text(dataset)
     return here
 
@@ -44,17 +37,6 @@ def test_a_package_with_further_formats_is_still_read(run: Path) -> None:
         facts=made.folder.facts,
     )
     assert load_package(str(run / "former")).model_id == made.model_id
-
-
-def test_a_license_that_no_card_can_show_is_rejected() -> None:
-    with pytest.raises(ParameterError, match="control characters"):
-        ExportSpec(license="a\x1b[2J").validated()
-
-
-def test_card_names_license_and_use(run: Path) -> None:
-    card = (run / "model/README.md").read_text()
-    assert "License: apache-2.0" in card
-    assert "Sorts toys. Not for &#124; people." in card
 
 
 def test_the_test_pattern_has_the_answer_of_a_prediction(run: Path) -> None:
