@@ -7,41 +7,21 @@ was trained on are scored like the others, and counted in a warning.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 
-import numpy as np
-
-from ddpipe.data.index import Hashes, are_in
-from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
-from ddpipe.data.reader import SplitReader, open_split
+from ddpipe.data.manifest import DatasetManifest, load_manifest
+from ddpipe.data.reader import SplitReader
 from ddpipe.errors import DdpipeError, ParameterError
 from ddpipe.evaluate.champion import BATCH, differences_to
-from ddpipe.evaluate.evaluate import VALIDATION, check_any, check_finite, measured, rough, score
-from ddpipe.evaluate.measure import measure, unproven
+from ddpipe.evaluate.evaluate import Answered, Judged, judge, score, trained
 from ddpipe.evaluate.spec import EvaluateSpec
-from ddpipe.model.classifier import load_model, samples_seen
-from ddpipe.model.evaluation import Evaluation, Subject, publish
-from ddpipe.model.package import FORMAT, ONNX, Signature, load_package, seen_by
-from ddpipe.model.scoring import Answer, logits_by, with_views
+from ddpipe.model.classifier import load_model
+from ddpipe.model.evaluation import Evaluation
+from ddpipe.model.package import FORMAT, ONNX, load_package, seen_by
 from ddpipe.model.session import session_of
-from ddpipe.model.tasks import TASKS
 from ddpipe.model.training_record import training_record
-from ddpipe.parameters import AUTO
 from ddpipe.storage import open_store
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """A model as it is evaluated; temperature and thresholds of its signature count if it `is_whole`."""
-
-    answer: Answer
-    signature: Signature
-    epoch: int
-    seen: Hashes | None  # what it was trained on, if that is known
-    is_whole: bool
-    warnings: tuple[str, ...] = ()
 
 
 def assess(
@@ -66,51 +46,7 @@ def assess(
             seen="; ".join(problems),
             do="Name a dataset version with the same classes, and images of the same shape.",
         )
-    check_any(manifest, split, manifest_uri)
-    data, task = (manifest, store_of(manifest_uri)), TASKS[manifest.task]
-    samples = open_split(data, split, shape=judged.signature.shape)
-    started = time.monotonic()
-    classes = len(judged.signature.classes)
-    answers = {split: score(judged.answer, samples, classes, BATCH)}
-    seconds = time.monotonic() - started
-    if not judged.is_whole:
-        validation = open_split(data, VALIDATION, shape=judged.signature.shape)
-        answers[VALIDATION] = score(judged.answer, validation, classes, BATCH)
-    check_finite(answers, model)
-    seen = answers[split]
-    if judged.is_whole:
-        temperature = judged.signature.temperature
-        metrics = measure(
-            seen.logits / np.float32(temperature),
-            seen.labels,
-            manifest.classes,
-            task=manifest.task,
-            thresholds=None if task.exclusive else judged.signature.thresholds,
-            groups=seen.groups,
-        )
-        metrics = replace(metrics, temperature=temperature)
-    else:
-        metrics = measured(answers, manifest, split)
-    warnings = (
-        *unproven(metrics),
-        *rough(len(samples), task.scores[0], split),
-        *judged.warnings,
-        *_flattery(judged, samples, split),
-    )
-    metrics = replace(metrics, warnings=warnings)
-    subject = Subject(
-        training=model,
-        dataset=manifest_uri,
-        dataset_id=manifest.dataset_id,
-        split=split,
-        model=judged.signature.architecture,
-        epoch=judged.epoch,
-        device="cpu",
-        processes=1,
-        seconds=round(seconds, 3),
-        views=judged.signature.views,
-    )
-    return publish(store, subject, metrics, seen.logits, seen.labels)
+    return judge(judged, manifest, manifest_uri, split, store)
 
 
 def _packaged(uri: str) -> Judged:
@@ -124,10 +60,16 @@ def _packaged(uri: str) -> Judged:
         )
     training = package.lineage.get("training")
     epoch = training.get("epoch") if isinstance(training, dict) else 0
+    session, classes = session_of(package.folder, package.signature), len(package.signature.classes)
+
+    def answer(splits: Mapping[str, SplitReader]) -> Answered:
+        return {name: score(session, split, classes, BATCH) for name, split in splits.items()}, None
+
     return Judged(
-        answer=session_of(package.folder, package.signature),
+        uri=uri,
         signature=package.signature,
         epoch=epoch if isinstance(epoch, int) else 0,
+        answer=answer,
         seen=seen_by(package.folder),
         is_whole=True,
     )
@@ -135,26 +77,11 @@ def _packaged(uri: str) -> Judged:
 
 def _trained(uri: str, manifest: DatasetManifest, spec: EvaluateSpec, network: str) -> Judged:
     classifier, checkpoint = load_model(uri, network=network)
-    views = "plain" if spec.test_time_views == AUTO else spec.test_time_views
     known, warnings = _trained_on(uri, checkpoint.dataset_id, manifest)
     count = checkpoint.network["classes"]
     # A checkpoint does not name its classes; with as many as the dataset, they are taken for the same.
     classes = known.classes if len(known.classes) == count else tuple(map(str, range(count)))
-    return Judged(
-        answer=logits_by(with_views(classifier, views).eval()),
-        signature=Signature(
-            architecture=checkpoint.network["name"],
-            shape=tuple(checkpoint.network["shape"]),
-            classes=classes,
-            task=known.task,
-            thresholds=() if TASKS[known.task].exclusive else (None,) * len(classes),
-            views=views,
-        ),
-        epoch=checkpoint.epoch,
-        seen=samples_seen(uri),
-        is_whole=False,
-        warnings=warnings,
-    )
+    return replace(trained(uri, classifier, checkpoint, classes, known.task, spec), warnings=warnings)
 
 
 def _trained_on(
@@ -179,14 +106,3 @@ def _trained_on(
         "this dataset, in the same order"
     )
     return manifest, (warning,)
-
-
-def _flattery(judged: Judged, samples: SplitReader, split: str) -> Iterator[str]:
-    """Warnings where the images that judge a model have adjusted it, or it was trained on them."""
-    if split == VALIDATION:
-        yield "temperature, and thresholds of labels, are fitted on validation images: scores are too good"
-    if judged.seen is None:
-        yield "the model does not say what it was trained on, so that an overlap cannot be found"
-    elif known := int(are_in(samples.sample_ids.column, judged.seen).sum()):
-        images = f"{known:,} of these {len(samples):,} {split} images"
-        yield f"the model was trained on {images}: scores are too good"

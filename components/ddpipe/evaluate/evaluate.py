@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,21 +14,23 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from ddpipe.data.index import counted, held_out_seen
+from ddpipe.data.index import Hashes, are_in, counted, held_out_seen
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.reader import SplitReader, open_split
 from ddpipe.errors import CheckpointError, DatasetError, Diverged
 from ddpipe.evaluate.measure import best_thresholds, fitted, measure, unproven
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.model import VIEWS
+from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.classifier import load_model, samples_seen
 from ddpipe.model.evaluation import Evaluation, Metrics, Subject, publish
 from ddpipe.model.metrics import METRICS, Answers
+from ddpipe.model.package import Signature
 from ddpipe.model.scoring import Answer, Averaged, Compared, answers_to, logits_by, with_views
 from ddpipe.model.tasks import TASKS
 from ddpipe.model.training_record import training_record
 from ddpipe.parameters import AUTO
-from ddpipe.storage import open_store
+from ddpipe.storage import Store, open_store
 
 SPLIT = "test"
 
@@ -48,6 +50,26 @@ class Scored:
     logits: npt.NDArray[np.float32]
     labels: npt.NDArray[np.int64]
     groups: npt.NDArray[np.int64] | None = None
+
+
+# Each split as a model sees it; with views, also without them.
+Answered = tuple[dict[str, Scored], dict[str, Scored] | None]
+Answering = Callable[[Mapping[str, SplitReader]], Answered]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A model that is to be scored, and how it answers."""
+
+    uri: str
+    signature: Signature
+    epoch: int
+    answer: Answering
+    seen: Hashes | None  # what it was trained on, if that is known
+    is_whole: bool = False  # its signature has temperature and thresholds
+    device: str = "cpu"
+    history: Sequence[Mapping[str, Any]] = ()  # of its training, an entry per epoch
+    warnings: tuple[str, ...] = ()
 
 
 def evaluate(
@@ -70,46 +92,99 @@ def evaluate(
             do="Name the dataset version of its training: another version's test samples may be "
             "among its training samples.",
         )
-    check_any(manifest, SPLIT, manifest_uri)
-    _check_unseen(manifest, training_uri, manifest_uri)
-    views, data = views_of(training_uri, spec), (manifest, store_of(manifest_uri))
-    shape = tuple(checkpoint.network["shape"])
-    splits = {name: open_split(data, name, shape=shape) for name in (SPLIT, VALIDATION)}
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    started = time.monotonic()
-    answers, plain = score_views(classifier.to(device), views, splits, len(manifest.classes), device)
-    check_finite(answers, training_uri)
-    subject = Subject(
-        training=training_uri,
-        dataset=manifest_uri,
-        dataset_id=manifest.dataset_id,
-        split=SPLIT,
-        model=checkpoint.network["name"],
+    model = trained(training_uri, classifier, checkpoint, manifest.classes, manifest.task, spec)
+    if model.seen is not None and (seen := held_out_seen(manifest, store_of(manifest_uri), model.seen)):
+        raise CheckpointError(
+            what="a model cannot be evaluated on this dataset",
+            which=training_uri,
+            seen=f"it was trained on {counted(seen, manifest)}",
+            do="Train from random weights, or from a model that has not seen these images.",
+        )
+    return judge(model, manifest, manifest_uri, SPLIT, store)
+
+
+def trained(
+    uri: str,
+    classifier: nn.Module,
+    checkpoint: Checkpoint,
+    classes: tuple[str, ...],
+    task: str,
+    spec: EvaluateSpec,
+) -> Judged:
+    """The model of a training, over the views of the spec."""
+    views, device = views_of(uri, spec), "cuda" if torch.cuda.is_available() else "cpu"
+
+    def answer(splits: Mapping[str, SplitReader]) -> Answered:
+        return score_views(classifier.to(device), views, splits, len(classes), device)
+
+    return Judged(
+        uri=uri,
+        signature=Signature(
+            architecture=checkpoint.network["name"],
+            shape=tuple(checkpoint.network["shape"]),
+            classes=classes,
+            task=task,
+            thresholds=() if TASKS[task].exclusive else (None,) * len(classes),
+            views=views,
+        ),
         epoch=checkpoint.epoch,
+        answer=answer,
+        seen=samples_seen(uri),
         device=device,
-        processes=1,
-        seconds=round(time.monotonic() - started, 3),
-        views=views,
+        history=checkpoint.history,
     )
-    metrics, task = measured(answers, manifest), TASKS[manifest.task]
+
+
+def judge(
+    model: Judged, manifest: DatasetManifest, manifest_uri: str, split: str, store: Store
+) -> Evaluation:
+    """Score a model on a split and publish the result; what it lacks is fitted on the validation split."""
+    if not manifest.splits[split].count:
+        raise DatasetError(
+            what="a model cannot be evaluated on this dataset",
+            which=manifest_uri,
+            seen=f"its {split} split is empty",
+            do=f"Name another split, or prepare the dataset again with a larger {split} fraction.",
+        )
+    signature, task, data = model.signature, TASKS[manifest.task], (manifest, store_of(manifest_uri))
+    needed = dict.fromkeys([split] if model.is_whole else [split, VALIDATION])
+    splits = {name: open_split(data, name, shape=signature.shape) for name in needed}
+    started = time.monotonic()
+    answers, plain = model.answer(splits)
+    seconds, seen = time.monotonic() - started, answers[split]
+    _check_finite(answers, model.uri)
+    metrics = measured(answers, manifest, split, signature if model.is_whole else None)
     images = manifest.splits[VALIDATION].count
     if plain:
-        values = {name: score.value for name, score in measured(plain, manifest).scores.items()}
-        both = {"plain": plain[VALIDATION], views: answers[VALIDATION]} if images else {}
+        values = {name: score.value for name, score in measured(plain, manifest, split).scores.items()}
+        both = {"plain": plain[VALIDATION], signature.views: answers[VALIDATION]} if images else {}
         on_validation = {
-            name: task.headline(seen.logits, task.truth(seen.labels, len(manifest.classes)))
-            for name, seen in both.items()
+            name: task.headline(one.logits, task.truth(one.labels, len(manifest.classes)))
+            for name, one in both.items()
         }
         metrics = replace(metrics, plain=values, validation=on_validation)
     warnings = (
         *unproven(metrics),
-        *rough(manifest.splits[SPLIT].count, task.scores[0]),
-        *warnings_about(metrics.validation, checkpoint.history, task.scores[0], images),
+        *rough(metrics.samples, task.scores[0], split),
+        *warnings_about(metrics.validation, model.history, task.scores[0], images),
+        *model.warnings,
+        *_flattery(model, splits[split], split),
     )
     for text in warnings:
         _log.warning("%s", text)
-    metrics, seen = replace(metrics, warnings=warnings), answers[SPLIT]
-    published = publish(store, subject, metrics, seen.logits, seen.labels)
+    subject = Subject(
+        training=model.uri,
+        dataset=manifest_uri,
+        dataset_id=manifest.dataset_id,
+        split=split,
+        model=signature.architecture,
+        epoch=model.epoch,
+        device=model.device,
+        processes=1,
+        seconds=round(seconds, 3),
+        views=signature.views,
+    )
+    published = publish(store, subject, replace(metrics, warnings=warnings), seen.logits, seen.labels)
     _log.info("%s", published.summary())
     return published
 
@@ -127,7 +202,7 @@ def views_of(training_uri: str, spec: EvaluateSpec) -> str:
 
 def score_views(
     classifier: nn.Module, views: str, splits: Mapping[str, SplitReader], classes: int, device: str = "cpu"
-) -> tuple[dict[str, Scored], dict[str, Scored] | None]:
+) -> Answered:
     """Logits and labels of each split over views, and those of plain images, which are among the views."""
     model = with_views(classifier, views)
     both = Compared(model) if isinstance(model, Averaged) else None
@@ -160,21 +235,24 @@ def score(answer: Answer, samples: SplitReader, classes: int, batch_size: int) -
     return Scored(logits, samples.labels, samples.groups)
 
 
-def measured(answers: Mapping[str, Scored], manifest: DatasetManifest, split: str = SPLIT) -> Metrics:
-    """The metrics of a split, with temperature and thresholds from the validation split."""
-    task, test, seen = TASKS[manifest.task], answers[split], answers[VALIDATION]
-    truth = task.truth(seen.labels, len(manifest.classes))
-    temperature = fitted(seen.logits, truth, task, seen.groups)
-
-    scale = np.float32(temperature)
+def measured(
+    answers: Mapping[str, Scored], manifest: DatasetManifest, split: str, whole: Signature | None = None
+) -> Metrics:
+    """The metrics of a split; temperature and thresholds are those of a whole model, or fitted here."""
+    task, test = TASKS[manifest.task], answers[split]
+    if whole:
+        temperature, thresholds = whole.temperature, whole.thresholds
+    else:
+        seen = answers[VALIDATION]
+        truth = task.truth(seen.labels, len(manifest.classes))
+        temperature = fitted(seen.logits, truth, task, seen.groups)
+        thresholds = best_thresholds(task.probabilities(seen.logits / np.float32(temperature)), truth)
     metrics = measure(
-        test.logits / scale,
+        test.logits / np.float32(temperature),
         test.labels,
         manifest.classes,
         task=manifest.task,
-        thresholds=None
-        if task.exclusive
-        else best_thresholds(task.probabilities(seen.logits / scale), truth),
+        thresholds=None if task.exclusive else thresholds,
         groups=test.groups,
     )
     if temperature == 1:
@@ -188,35 +266,7 @@ def measured(answers: Mapping[str, Scored], manifest: DatasetManifest, split: st
     )
 
 
-def check_any(manifest: DatasetManifest, split: str, manifest_uri: str) -> None:
-    """Raise DatasetError if the split has no images."""
-    if not manifest.splits[split].count:
-        raise DatasetError(
-            what="a model cannot be evaluated on this dataset",
-            which=manifest_uri,
-            seen=f"its {split} split is empty",
-            do=f"Name another split, or prepare the dataset again with a larger {split} fraction.",
-        )
-
-
-def _check_unseen(manifest: DatasetManifest, training_uri: str, manifest_uri: str) -> None:
-    """Reject a model that was trained, itself or before a warm start, on what judges it."""
-    known = samples_seen(training_uri)
-    if known is None:
-        _log.warning(
-            "%s does not record which samples it was trained on, so that an overlap cannot be found",
-            training_uri,
-        )
-    elif seen := held_out_seen(manifest, store_of(manifest_uri), known):
-        raise CheckpointError(
-            what="a model cannot be evaluated on this dataset",
-            which=training_uri,
-            seen=f"it was trained on {counted(seen, manifest)}",
-            do="Train from random weights, or from a model that has not seen these images.",
-        )
-
-
-def check_finite(answers: Mapping[str, Scored], model: str) -> None:
+def _check_finite(answers: Mapping[str, Scored], model: str) -> None:
     """Raise Diverged if the model answers with NaN or infinity."""
     for split, seen in answers.items():
         if broken := int((~np.isfinite(seen.logits)).any(axis=1).sum()):
@@ -254,3 +304,14 @@ def warnings_about(
             f"the evaluated epoch is much worse than the best: validation {metric} {scores[-1][0]:.4f} in "
             f"epoch {scores[-1][1]}, {best[0]:.4f} in epoch {best[1]}; train with model_selection best"
         )
+
+
+def _flattery(model: Judged, samples: SplitReader, split: str) -> Iterator[str]:
+    """Warnings where the images that judge a model have adjusted it, or it was trained on them."""
+    if split == VALIDATION:
+        yield "temperature, and thresholds of labels, are fitted on validation images: scores are too good"
+    if model.seen is None:
+        yield "the model does not say what it was trained on, so that an overlap cannot be found"
+    elif known := int(are_in(samples.sample_ids.column, model.seen).sum()):
+        images = f"{known:,} of these {len(samples):,} {split} images"
+        yield f"the model was trained on {images}: scores are too good"

@@ -233,7 +233,7 @@ def test_images_that_the_champion_was_trained_on_are_left_out(runs: Path) -> Non
     ids = open_index(manifest, "test", store).sample_ids.column
     open_store(first[0]).write("trained_on.npy", to_bytes(hashed(ids[:30])))
     with pytest.MonkeyPatch.context() as patch:  # evaluation rejects such a model, rightly
-        patch.setattr("ddpipe.evaluate.evaluate._check_unseen", lambda *_: None)
+        patch.setattr("ddpipe.evaluate.evaluate.held_out_seen", lambda *_: {})
         _champion(runs, dataset, *first)
     second = _run(runs, dataset, "second", seed=1)
     verdict = _gate(runs, dataset, second)
