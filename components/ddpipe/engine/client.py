@@ -57,7 +57,6 @@ class Engine:
     client: Client
     endpoint: Endpoint
     namespace: str | None
-    version: str
 
     def link(self, run_id: str) -> str:
         """The web page of a run."""
@@ -205,4 +204,4 @@ def connect(endpoint: Endpoint) -> Engine:
             seen=f"{endpoint.shown} is a multi-user server, and no namespace is given",
             do="Give yours (the Kubeflow UI shows it at the top of the page), or set KFP_NAMESPACE.",
         )
-    return Engine(client, endpoint, endpoint.namespace if health.multi_user else None, health.tag_name or "")
+    return Engine(client, endpoint, endpoint.namespace if health.multi_user else None)
