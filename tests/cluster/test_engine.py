@@ -69,7 +69,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def schedule(names: Names, packages: dict[str, str]) -> Iterator[dict[str, Any]]:
     """A schedule, set twice, that fires while the training runs."""
     where = Names(f"{names.pipeline}-nothing", names.experiment)
-    what = ("schedule", "set", names.pipeline, packages["custom-job"], "--every", "30s")
+    what = ("schedule", "set", names.pipeline, packages["custom-job"], "--cron", "*/30 * * * * *")
     command = (*what, *where.options, *assigned(*NOTHING))
     first, second = facts(*command), facts(*command)
     assert (first["changed"], second["changed"]) == (True, False)

@@ -80,7 +80,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("values", "problem"), WRONG.values(), ids=WRONG)
-@pytest.mark.parametrize("command", [("submit",), ("schedule", "set", "nightly", "--every", "1d")])
+@pytest.mark.parametrize("command", [("submit",), ("schedule", "set", "nightly", "--cron", "0 2 * * *")])
 def test_a_package_is_not_sent_with_wrong_values(
     command: tuple[str, ...], values: dict[str, Any], problem: str
 ) -> None:

@@ -22,8 +22,8 @@ from ddpipe.engine.client import Engine, connect
 from ddpipe.engine.endpoint import EndpointOptions, has_endpoint, resolve
 from ddpipe.engine.package import Package, publish, read_package, read_values
 from ddpipe.engine.runs import Request, RunState, conclude, follow, look, start
-from ddpipe.engine.schedules import ZONE, Schedule, cron, delete, find, interval, put, schedules
-from ddpipe.errors import Interrupted, ParameterError
+from ddpipe.engine.schedules import ZONE, Schedule, cron, delete, find, put, schedules
+from ddpipe.errors import Interrupted
 from ddpipe.form import spelled
 from ddpipe.jobs.options import NO_SECRET
 from ddpipe.parameters import Parameter, Parameters, parameter, refuse
@@ -238,33 +238,24 @@ def schedule_command() -> None:
 @with_request
 @with_engine
 @click.option(
-    "--cron", "crontab", help="Crontab with five fields, such as '0 2 * * *', or six with seconds first."
+    "--cron",
+    "crontab",
+    required=True,
+    help="Crontab with five fields, such as '0 2 * * *', or six with seconds first.",
 )
-@click.option("--every", help="Time between two runs, such as 90s, 30m, 6h, 1d.")
 @json_option
-def set_command(
-    engine: Engine, publisher: Callable[[Engine], Request], name: str, crontab: str | None, every: str | None
-) -> None:
+def set_command(engine: Engine, publisher: Callable[[Engine], Request], name: str, crontab: str) -> None:
     """Create or update the schedule NAME, which runs the newest version of a package.
 
     Runs do not overlap, and missed runs are not caught up. One that is disabled in the Kubeflow UI stays
     disabled.
     """
-    if bool(crontab) == bool(every):
-        raise ParameterError(
-            what="the schedule cannot be created",
-            which="--cron and --every",
-            seen="both are given" if crontab else "neither is given",
-            do="Give exactly one of them.",
-        )
-    trigger = cron(crontab) if crontab else interval(str(every))
-    request = publisher(engine)
+    trigger, request = cron(crontab), publisher(engine)
     schedule, changed = put(engine, name, trigger, request)
     state = "set" if changed else "unchanged"
     text = f"{_schedule_line(schedule)}  {state}, version {request.version.name}"
     print_result({**schedule.facts(), "changed": changed, "version": request.version.name}, text)
-    if trigger.cron:
-        click.echo(ZONE, err=True)
+    click.echo(ZONE, err=True)
 
 
 @schedule_command.command("ls", cls=SectionedCommand)

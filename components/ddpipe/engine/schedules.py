@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -18,26 +17,17 @@ ZONE = (
     "ml-pipeline-scheduledworkflow says otherwise."
 )
 _FIELDS = 5
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """When to run: a cron line of six fields, seconds first, or an interval in seconds."""
+    """When to run: a cron line of six fields, seconds first; or an interval in seconds, set in the UI."""
 
     cron: str = ""
     seconds: int = 0
 
     def __str__(self) -> str:
-        """As a user writes it."""
-        unit = next(unit for unit, size in reversed(_UNITS.items()) if self.seconds % size == 0)
-        return f"cron {self.cron}" if self.cron else f"every {self.seconds // _UNITS[unit]}{unit}"
-
-    def body(self) -> dict[str, Any]:
-        """As the API takes it."""
-        if self.cron:
-            return {"cron_schedule": {"cron": self.cron}}
-        return {"periodic_schedule": {"interval_second": self.seconds}}
+        return f"cron {self.cron}" if self.cron else f"every {self.seconds} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +53,13 @@ def cron(text: str) -> Trigger:
     # The server would take five fields for seconds to month: the seconds are added here. It checks the rest.
     fields = text.split()
     if len(fields) not in {_FIELDS, _FIELDS + 1}:
-        raise _no_time("--cron", f"{text!r} has neither 5 fields (minute first) nor 6 (second first)")
+        raise ParameterError(
+            what="the schedule cannot be created",
+            which="--cron",
+            seen=f"{text!r} has neither 5 fields (minute first) nor 6 (second first)",
+            do="Give a valid time, such as '0 2 * * *' (every night) or '0 */6 * * *' (every 6 hours).",
+        )
     return Trigger(cron=" ".join(fields if len(fields) > _FIELDS else ["0", *fields]))
-
-
-def interval(text: str) -> Trigger:
-    """A trigger from a duration: 90s, 30m, 6h, 1d."""
-    match = re.fullmatch(r"([1-9]\d{0,8})([smhd])", text)
-    if not match:
-        raise _no_time("--every", f"{text!r} is not a duration")
-    return Trigger(seconds=int(match[1]) * _UNITS[match[2]])
 
 
 def put(engine: Engine, name: str, trigger: Trigger, request: Request) -> tuple[Schedule, bool]:
@@ -93,7 +80,7 @@ def put(engine: Engine, name: str, trigger: Trigger, request: Request) -> tuple[
     enabled = all(_schedule(item).enabled for item in before)
     body = {
         "display_name": name,
-        "trigger": trigger.body(),
+        "trigger": {"cron_schedule": {"cron": trigger.cron}},
         "mode": "ENABLE" if enabled else "DISABLE",
         "max_concurrency": 1,
         "no_catchup": True,
@@ -182,13 +169,4 @@ def _schedule(model: Any) -> Schedule:  # noqa: ANN401 - of the shape SCHEDULE
         experiment_id=model.experiment_id or "",
         pipeline_id=(reference and reference.pipeline_id) or "",
         version_id=(reference and reference.pipeline_version_id) or "",
-    )
-
-
-def _no_time(option: str, seen: str) -> ParameterError:
-    return ParameterError(
-        what="the schedule cannot be created",
-        which=option,
-        seen=seen,
-        do="Give a valid time, such as --cron '0 2 * * *' (every night at two) or --every 6h.",
     )

@@ -8,7 +8,7 @@ import pytest
 from engine_commands import ddpipe, facts, refusal
 from kfp_server import Server
 
-from ddpipe.engine.schedules import Trigger, cron, interval
+from ddpipe.engine.schedules import Trigger, cron
 from ddpipe.errors import EngineConflict, ParameterError, UnknownToEngine
 from ddpipe.pipelines.compile import COMPILED
 
@@ -71,9 +71,9 @@ def test_what_died_between_the_two_is_put_right(server: Server) -> None:
 
 def test_another_pipelines_schedule_of_this_name_is_left_alone(server: Server) -> None:
     facts(*NIGHTLY)
-    refusal(EngineConflict, "schedule", "set", "nightly", "custom-job", "--every", "6h")
+    refusal(EngineConflict, "schedule", "set", "nightly", "custom-job", "--cron", "0 */6 * * *")
     assert len(server.schedules) == 1
-    facts("schedule", "set", "nightly", "custom-job", "--every", "6h", "--experiment", "jobs")
+    facts("schedule", "set", "nightly", "custom-job", "--cron", "0 */6 * * *", "--experiment", "jobs")
     assert len(server.schedules) == 2
     assert "several" in refusal(EngineConflict, "schedule", "rm", "nightly")["seen"]
 
@@ -97,7 +97,6 @@ def test_schedule_prints_times_and_time_zone(server: Server) -> None:
     result = ddpipe(*NIGHTLY)
     assert result.stdout.startswith("nightly  cron 0 0 2 * * *  enabled")
     assert "UTC, unless CRON_SCHEDULE_TIMEZONE" in result.stderr
-    assert "every 6h" in ddpipe("schedule", "set", "often", "--every", "6h").stdout
 
 
 def test_schedules_of_other_namespaces_are_not_shown(server: Server) -> None:
@@ -126,15 +125,14 @@ def test_a_crontab_of_another_length_is_rejected(text: str) -> None:
         cron(text)
 
 
-def test_length_of_time_has_a_unit() -> None:
-    assert [interval(text).seconds for text in ("90s", "30m", "6h", "1d")] == [90, 1800, 21600, 86400]
-    assert str(interval("3600s")) == "every 1h"
-    for text in ("", "6", "0h", "-1h", "6 hours"):
-        with pytest.raises(ParameterError, match="--every"):
-            interval(text)
+def test_a_schedule_of_the_ui_may_have_an_interval(server: Server) -> None:
+    made = facts(*NIGHTLY)
+    server.schedules[made["schedule_id"]]["trigger"] = {"periodic_schedule": {"interval_second": "3600"}}
+    assert facts("schedule", "ls")["schedules"][0]["trigger"] == "every 3600 s"
+    assert facts(*NIGHTLY)["changed"]
+    assert facts("schedule", "ls")["schedules"][0]["trigger"] == "cron 0 0 2 * * *"
 
 
-def test_either_a_crontab_or_a_length_of_time_is_given(server: Server) -> None:
+def test_a_crontab_is_required(server: Server) -> None:
     refusal(ParameterError, "schedule", "set", "nightly")
-    refusal(ParameterError, *NIGHTLY, "--every", "6h")
     assert not server.schedules
