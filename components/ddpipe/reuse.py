@@ -60,6 +60,17 @@ class ReuseKeys:
         return [key for key in (self.same, self.latest) if key]
 
 
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """An earlier run, and when it finished."""
+
+    run: Run
+    finished: str
+
+    def __str__(self) -> str:
+        return f"{self.run.name}, {self.finished}"
+
+
 def reuse_keys(dataset: str, recipe: Recipe, options: TrainOptions) -> ReuseKeys:
     """The keys of a training."""
     manifest = load_manifest(dataset)
@@ -129,7 +140,7 @@ def _hash(values: object) -> str:
 def record(run: Run, keys: Sequence[str], files: Mapping[str, str]) -> None:
     """Record a complete run for later ones."""
     finished = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-    about = {"run": run.name, "title": run.title, "finished": finished, "files": dict(files)}
+    about = {"run": run.name, "finished": finished, "files": dict(files)}
     content = json.dumps({**about, "memory": peak_memory(run.training, METRICS)})
     for key in keys:
         open_store(run.folder).write(key, content.encode())
@@ -145,7 +156,7 @@ def peak_memory(folder: str, key: str) -> int:
     return max((one for one in found if isinstance(one, int) and one < _MOST_MEMORY), default=0)
 
 
-def unchanged_since(run: Run, keys: ReuseKeys) -> Run | None:
+def unchanged_since(run: Run, keys: ReuseKeys) -> Earlier | None:
     """The last run in the same folder with the same data, recipe and code, if it is still complete."""
     if keys.unknown:
         _log.info("training, because it is unknown whether anything has changed: %s", keys.unknown)
@@ -163,10 +174,10 @@ def with_latest_weights(run: Run, recipe: Recipe, keys: ReuseKeys, dataset: str)
     start = _started(store)
     if start.get("for") != keys.latest:
         found = _find(run, keys.latest, below="model/")
-        if found and (seen := _seen(found.model, dataset)):
+        if found and (seen := _seen(found.run.model, dataset)):
             _log.warning("the latest model is not used: it was trained on %s of this version", seen)
             found = None
-        start = {"for": keys.latest, "warm_start": found.model if found else ""}
+        start = {"for": keys.latest, "warm_start": found.run.model if found else ""}
         store.write(START, json.dumps(start).encode())
     if not start["warm_start"]:
         _log.info("there is no earlier model of this dataset, classes, split rule and network to start from")
@@ -203,23 +214,21 @@ def _started(store: Store) -> dict[str, str]:
     return {}
 
 
-def _find(run: Run, key: str, below: str = "") -> Run | None:
+def _find(run: Run, key: str, below: str = "") -> Earlier | None:
     """The run recorded under a key, if its files, or those in one folder of it, are unchanged."""
-    # Its title says when it ended, for messages.
     try:
         found = json.loads(open_store(run.folder).read(key))
-        earlier = Run.named(run.folder, found["run"])
-        title = f"{found['title'] or earlier.name}, {found['finished']}"
+        earlier = Earlier(Run.named(run.folder, found["run"]), found["finished"])
         files = {name: value for name, value in found["files"].items() if name.startswith(below)}
     except NoSuchObject:
         return None
     except (CorruptObject, ParameterError, *MALFORMED) as error:
         _log.warning("the record of an earlier run is damaged (%r) and not used", error)
         return None
-    if problem := _damage(open_store(earlier.uri), files):
-        _log.warning("the earlier run %s is no longer complete (%s) and not used", title, problem)
+    if problem := _damage(open_store(earlier.run.uri), files):
+        _log.warning("the earlier run %s is no longer complete (%s) and not used", earlier, problem)
         return None
-    return replace(earlier, title=title)
+    return earlier
 
 
 def _damage(store: Store, files: Mapping[str, str]) -> str:

@@ -73,10 +73,9 @@ class RunOptions(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run: its folder, `<runs>/<name>`, and its title in the report, which is empty for its name."""
+    """One run: its folder, `<runs>/<name>`."""
 
     uri: str
-    title: str = ""
 
     @classmethod
     def named(cls, runs: str, name: str) -> Run:

@@ -124,9 +124,9 @@ def train(
         keys = reuse_keys(dataset, recipe, options)
         has_begun = exists(f"{run.training}/")
         if reuse and not has_begun and (found := unchanged_since(run, keys)):
-            _log.info("nothing changed since run %s: its trained model is reused", found.title)
-            facts.update(same_as=found.name, since=found.title)
-            record = training_record(found)
+            _log.info("nothing changed since run %s: its trained model is reused", found)
+            facts.update(same_as=found.run.name, since=str(found))
+            record = training_record(found.run)
         else:
             recipe = with_latest_weights(run, recipe, keys, dataset)
             measured = (run.training, METRICS) if has_begun else (run.folder, keys.latest)
@@ -332,7 +332,6 @@ def _publish_report(run: Run, *, exported: bool = False, gated: bool = False) ->
         run.origin("evaluate").evaluation,
         package,
         seconds,
-        title=run.title,
         since=run.facts("train").get("since", ""),
         gate_uri=run.gate if gated else None,
         data_page=run.data_report.rpartition("/")[2] if "://" not in run.uri else "",

@@ -194,7 +194,6 @@ def a_record(
         evaluation = publish(open_store(folder), a_subject(), metrics, logits, labels)
         curves, found = drawn(evaluation), wrong_answers(evaluation)
     return RunRecord(
-        title="first",
         run="first",
         manifest=a_manifest(classes=tuple(classes), task=task, splits=dict.fromkeys(SPLITS, split)),
         training=a_training_record(),

@@ -21,7 +21,7 @@ from ddpipe.commands.engine import Command, followed, with_engine
 from ddpipe.engine.client import Engine
 from ddpipe.engine.runs import RunState, StepState, latest, look, progress, retry, step_log, step_named, stop
 from ddpipe.errors import ParameterError
-from ddpipe.processes.reports import Reports
+from ddpipe.processes.reports import Reports, duration
 from ddpipe.runs import NAME, Run, runs_in
 from ddpipe.storage import existing_store, open_store
 
@@ -64,7 +64,7 @@ def list_command(engine: Engine | None, folder: str, count: int) -> None:
     runs = [*local, *((run, {"title": run.name, "progress": far.get(run.id, "")}) for run in remote)]
     head = ("RUN", "STATE", "BEGAN", "TOOK", *map(str.upper, _FOUND))
     rows = [
-        (run.id, run.state, _age(run), _duration(run), *(found.get(name, "") for name in _FOUND))
+        (run.id, run.state, _age(run), _took(run), *(found.get(name, "") for name in _FOUND))
         for run, found in runs
     ]
     print_result({"runs": [run.facts() | found for run, found in runs]}, in_columns(head, rows) or "no runs")
@@ -222,9 +222,8 @@ def _progress(run: Run) -> str:
     return str(reports.now(time.time()))
 
 
-def _duration(run: RunState) -> str:
-    seconds = round(sum(step.seconds for step in run.steps))
-    return f"{seconds // 60}:{seconds % 60:02}" if run.steps else ""
+def _took(run: RunState) -> str:
+    return duration(sum(step.seconds for step in run.steps)) if run.steps else ""
 
 
 def _line(step: StepState) -> str:

@@ -24,6 +24,7 @@ from ddpipe.model.metrics import METRICS, TITLES
 from ddpipe.model.package import ModelPackage, load_package
 from ddpipe.model.training_record import how_far, training_record
 from ddpipe.model.verdict import FEWEST, Verdict, load_verdict
+from ddpipe.processes.reports import duration
 from ddpipe.templates import environment, png_uri, with_contents
 
 CURVES = 40  # classes whose curves are computed
@@ -35,7 +36,6 @@ class RunRecord:
     """The content of a report; an evaluation that is not part of a run has no record of a training."""
 
     run: str
-    title: str
     manifest: DatasetManifest
     training: Mapping[str, Any]
     evaluation: Evaluation
@@ -55,7 +55,6 @@ def gather(
     evaluation_uri: str,
     package_uri: str | None = None,
     seconds: Mapping[str, float] | None = None,
-    title: str = "",
     since: str = "",
     gate_uri: str | None = None,
     data_page: str = "",
@@ -69,7 +68,6 @@ def gather(
     return replace(
         found,
         run=run,
-        title=title or run,
         training=training,
         seconds=times,
         package=load_package(package_uri) if package_uri else None,
@@ -85,7 +83,6 @@ def gather_evaluation(uri: str) -> RunRecord:
     manifest = load_manifest(evaluation.subject.dataset)
     return RunRecord(
         run=evaluation.subject.training,
-        title=evaluation.subject.training,
         manifest=manifest,
         location=origin(manifest, store_of(evaluation.subject.dataset)).get("location", ""),
         training={},
@@ -167,15 +164,6 @@ def picture(image: npt.NDArray[np.uint8]) -> str:
     drawn = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image)
     drawn.thumbnail((THUMBNAIL, THUMBNAIL))
     return png_uri(drawn)
-
-
-def duration(seconds: float) -> str:
-    """In words: "4.6 s", "3 min 20 s", "2 h 05 min"."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes_left = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes_left:02} min"
-    return f"{minutes} min {rest:02} s" if minutes else f"{seconds:.1f} s"
 
 
 def percent(share: float, digits: int = 1) -> str:

@@ -11,10 +11,9 @@ observer      watches the job, its pods and its events as they are now
 pod_history   remembers the pods that are gone, until the job has recovered from their loss
 stalls        gives up on a job that cannot start
 progress      prints how the job is doing, without blocking the protocol
-deadlines     measures how long each stage lasts, and whether the operator is busy with other jobs
+deadlines     measures how long each stage lasts
 diagnosis     finds the root cause of a failure
-logs          streams the logs of the chosen ranks, and of those that fail
+logs          streams the logs of the ranks, and of those that fail
 loglines      splits a log into bounded lines, each once
 elastic       changes the number of pods of a running job, on request or when some are lost
-tuning        runs a search with Katib by the same protocol
 """

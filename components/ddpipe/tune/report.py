@@ -11,8 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from ddpipe.evaluate.figures import QUIET, TRAIN, VALIDATION, figure
-from ddpipe.evaluate.report import duration, percent
+from ddpipe.evaluate.report import percent
 from ddpipe.model.metrics import TITLES
+from ddpipe.processes.reports import duration
 from ddpipe.search.space import Space, recipe_with
 from ddpipe.templates import environment
 from ddpipe.train.recipe import Recipe

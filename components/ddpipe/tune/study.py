@@ -96,7 +96,7 @@ class Study:
 
     def run(self, number: int) -> Run:
         """The run of a trial."""
-        return Run(str(self.folder / "trials" / f"{number:04}"), title=f"{self.name}, trial {number}")
+        return Run(str(self.folder / "trials" / f"{number:04}"))
 
     def check(self, settings: Settings) -> None:
         """Store the settings of a new study; compare those of one that continues."""
