@@ -42,6 +42,7 @@ COMMANDS = {
     "compile": ("engine", "Write the pipelines' YAML packages.", "compile --output packages"),
     "submit": ("engine", "Run a package on Kubeflow Pipelines.", "submit training --wait"),
     "runs": ("runs", "Runs here and on a server: ls, show, stop.", "runs compare first second"),
+    "doctor": ("engine", "Check what a package needs on a server.", "doctor training"),
     "schedule": ("engine", "Run a package regularly.", "schedule ls"),
     "launch": (
         "jobs",
@@ -59,7 +60,7 @@ BELOW: Mapping[str, Mapping[str, str]] = {
     "runs": {
         "ls": "--runs s3://mlpipeline/runs",
         "show": "first",
-        "compare": "first second",
+        "compare": "first second --page compared.html",
         "logs": "4f1c train",
         "stop": "4f1c",
         "retry": "4f1c --wait",

@@ -153,3 +153,10 @@ def test_the_same_again_is_the_same_version_and_prepares_nothing(again: dict[str
     assert {step["name"] for step in answer["steps"]} >= {"prepare", "train", "evaluate", "export"}
     record = json.loads(read_uri(f"{root}/runs/{answer['run_id']}/steps/prepare.json"))
     assert record["facts"]["reused"]
+
+
+def test_the_doctor_finds_the_backend_well(retried: dict[str, Any], packages: dict[str, str]) -> None:
+    answer = facts("doctor", packages["training"])
+    states = {check["name"]: check["state"] for check in answer["checks"]}
+    assert {states[name] for name in ("endpoint", "login", "namespace")} == {"ok"}
+    assert "fail" not in states.values()

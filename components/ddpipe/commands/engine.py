@@ -1,4 +1,4 @@
-"""`ddpipe compile|submit` and `ddpipe schedule set|ls|rm`: packages for Kubeflow Pipelines.
+"""`ddpipe compile|submit|doctor` and `ddpipe schedule set|ls|rm`: packages for Kubeflow Pipelines.
 
 Also what these share with `runs`: the server, the package and its parameters.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
@@ -19,14 +19,17 @@ from ddpipe import form
 from ddpipe.commands import SectionedCommand, json_option, print_result, say
 from ddpipe.commands.options import options, parsed, taken
 from ddpipe.engine.client import Engine, connect
+from ddpipe.engine.doctor import Check, State, examine
 from ddpipe.engine.endpoint import EndpointOptions, has_endpoint, resolve
 from ddpipe.engine.package import Package, publish, read_package, read_values
 from ddpipe.engine.runs import Request, RunState, conclude, follow, look, start
 from ddpipe.engine.schedules import ZONE, Schedule, cron, delete, find, put, schedules
-from ddpipe.errors import Interrupted
+from ddpipe.errors import EngineError, Interrupted
 from ddpipe.form import spelled
 from ddpipe.jobs.options import NO_SECRET
+from ddpipe.kube import api as cluster
 from ddpipe.parameters import Parameter, Parameters, parameter, refuse
+from ddpipe.pipelines.catalogue import LEAST_PIPELINES
 from ddpipe.processes.machine import on_stop
 
 Command = Callable[..., None]
@@ -226,6 +229,28 @@ def submit_command(
         **state.facts(),
     }
     print_result(facts, run_id)
+
+
+@click.command("doctor", cls=SectionedCommand)
+@click.argument("package", default="training")
+@options(EndpointOptions)
+@json_option
+def doctor_command(package: str, **given: Any) -> None:
+    """Check what sending PACKAGE needs: server, login, namespace, version, and the secret of the store.
+
+    Each check is ok, unknown (cannot be seen from here), or fails with its fix. The exit code is 0 unless a
+    check fails.
+    """
+    own, read = taken(EndpointOptions, given), named_package(package)
+    checks = list(examine(lambda: connect(resolve(own, os.environ)), cluster.connect, read, LEAST_PIPELINES))
+    print_result({"checks": [asdict(check) for check in checks]}, "\n".join(map(_line, checks)))
+    if any(check.state is State.FAIL for check in checks):
+        click.get_current_context().exit(EngineError.exit_code)
+
+
+def _line(check: Check) -> str:
+    fix = f"\n{'':<20}{check.fix}" if check.fix else ""
+    return f"{check.name:<10}{check.state:<10}{check.seen}{fix}"
 
 
 @click.group("schedule")

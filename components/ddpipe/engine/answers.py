@@ -67,7 +67,7 @@ _TASK: Shape = {
     "pod_name": TEXT,
     "child_tasks": [{"pod_name": TEXT}],
 }
-HEALTH: Shape = {"multi_user": FLAG}
+HEALTH: Shape = {"multi_user": FLAG, "tag_name": TEXT}
 EXPERIMENT: Shape = {"experiment_id!": TEXT, "display_name!": TEXT}
 PIPELINE: Shape = {"pipeline_id!": TEXT, "display_name!": TEXT}
 VERSION: Shape = {"pipeline_version_id!": TEXT, "display_name!": TEXT, "pipeline_spec": ANY}

@@ -57,6 +57,7 @@ class Engine:
     client: Client
     endpoint: Endpoint
     namespace: str | None
+    version: str
 
     def link(self, run_id: str) -> str:
         """The web page of a run."""
@@ -204,4 +205,4 @@ def connect(endpoint: Endpoint) -> Engine:
             seen=f"{endpoint.shown} is a multi-user server, and no namespace is given",
             do="Give yours (the Kubeflow UI shows it at the top of the page), or set KFP_NAMESPACE.",
         )
-    return Engine(client, endpoint, endpoint.namespace if health.multi_user else None)
+    return Engine(client, endpoint, endpoint.namespace if health.multi_user else None, health.tag_name or "")

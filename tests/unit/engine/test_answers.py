@@ -140,6 +140,8 @@ def test_end_of_a_log_needs_no_memory_for_its_beginning() -> None:
 @pytest.mark.parametrize("url", ["http://[::1", "http://host:port", "http://a b", "http://", "http://x\n.y"])
 def test_address_that_is_no_url_is_rejected(url: str) -> None:
     refusal(ParameterError, "runs", "ls", "--endpoint", url)
+    result = ddpipe("doctor", "--endpoint", url)
+    assert result.stdout.startswith("endpoint  fail")
 
 
 @pytest.mark.parametrize("name", ["KFP_TOKEN", "KFP_COOKIES"])
@@ -151,6 +153,7 @@ def test_token_that_no_header_can_have_is_rejected_unseen(
     parts = refusal(ParameterError, "runs", "ls", "--endpoint", "http://127.0.0.1:1")
     assert parts["which"] == name
     assert "cret" not in json.dumps(parts)
+    assert "fail" in ddpipe("doctor", "--endpoint", "http://127.0.0.1:1").stdout
 
 
 @pytest.mark.parametrize("option", ["--token-file", "--cookies-file"])
@@ -166,7 +169,8 @@ def test_kubeconfig_of_another_kind_is_an_error(content: bytes, tmp_path: Path) 
         api.connect(str(tmp_path / "config"))
 
 
-def test_kubeconfig_with_broken_base64_is_an_error(tmp_path: Path) -> None:
+def test_kubeconfig_with_broken_base64_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in `doctor`, where a missing kubeconfig is no failure."""
     cluster = {"name": "c", "cluster": {"server": "https://127.0.0.1:1", "certificate-authority-data": "a"}}
     user = {"name": "u", "user": {"token": "x"}}
     context = {"name": "x", "context": {"cluster": "c", "user": "u"}}
@@ -174,6 +178,10 @@ def test_kubeconfig_with_broken_base64_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "config").write_text(json.dumps(config))
     with pytest.raises(DdpipeError, match="kubeconfig"):
         api.connect(str(tmp_path / "config"))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    with answering(healthy({"experiments": []})) as url:
+        result = ddpipe("doctor", "--endpoint", url)
+    assert ["secret", "fail"] in [line.split()[:2] for line in result.stdout.splitlines()]
 
 
 def test_unknown_fields_and_states_are_accepted() -> None:
