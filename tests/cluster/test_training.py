@@ -14,6 +14,7 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 from place import OUR_IMAGES, Place, a_place, delete, eventually
@@ -81,6 +82,31 @@ def test_two_pods_train_digits_and_leave_a_good_model(
     assert re.findall(r"epoch=(\d)", ended.text) == ["1", "2", "3", "4", "5"]
     evaluation = ddpipe(s3_environment, "evaluate", "--dataset", dataset, "--run", "a", "--runs", runs)
     assert float(str(evaluation["accuracy"])) > 0.9, evaluation
+
+
+def test_a_trainjob_says_how_far_it_is(
+    admin: ApiServer, tmp_path: Path, s3_environment: dict[str, str], digits: tuple[str, str]
+) -> None:
+    """Kubeflow Trainer 2.2 and later, whose feature TrainJobStatus is on."""
+    crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/trainjobs.trainer.kubeflow.org"
+    if "trainerStatus" not in json.dumps(admin.get(crd)):
+        pytest.skip("this cluster's TrainJobs have no trainerStatus: it comes with Trainer 2.2")
+    with a_place(admin, tmp_path, backend="trainjob") as place:
+        step = train(place, s3_environment, digits, *place.chosen(()), "--epochs", "40")
+        step.saw("epoch=2/", 240)
+
+        def status() -> dict[str, Any]:
+            return {
+                name: value
+                for job in place.jobs()
+                for name, value in job.get("status", {}).get("trainerStatus", {}).items()
+            }
+
+        shown = eventually(status, lambda found: len(found.get("metrics", ())) > 1, 60)
+        ended = step.end()
+        assert ended.code == 0, ended.text
+    assert 0 < shown["progressPercentage"] < 100, shown
+    assert {"step", "accuracy"} <= {metric["name"] for metric in shown["metrics"]}
 
 
 def test_functions_of_the_working_directory_are_shipped_to_the_pods(

@@ -127,9 +127,15 @@ def test_runs_are_compared(finished: api.Result, places: dict[str, str]) -> None
 
 
 def test_a_run_that_is_named_twice_is_one_column(finished: api.Result, places: dict[str, str]) -> None:
-    ran = CliRunner().invoke(cli, ["runs", "compare", "first", "first", "--runs", places["runs"]])
+    page = Path(places["runs"]) / "compared.html"
+    command = ["runs", "compare", "first", "first", "--runs", places["runs"], "--page", str(page)]
+    ran = CliRunner().invoke(cli, command)
     assert ran.exit_code == 0, ran.output
     assert ran.stdout.splitlines()[0].split() == [finished.run]
+    text = page.read_text()
+    assert f"<td>{finished.metrics['accuracy']:.4f}<small>" in text, "with its interval"
+    assert "What differs" not in text
+    assert ">first</text>" in text, "the curve of its loss"
 
 
 def test_a_dataset_is_given_by_its_name(finished: api.Result, places: dict[str, str]) -> None:

@@ -23,7 +23,7 @@ from ddpipe.engine.runs import RunState, StepState, latest, look, progress, retr
 from ddpipe.errors import ParameterError
 from ddpipe.processes.reports import Reports, duration
 from ddpipe.runs import NAME, Run, runs_in
-from ddpipe.storage import existing_store, open_store
+from ddpipe.storage import existing_store, open_store, write_uri
 
 # What is listed of a run besides its state, if it is known.
 _FOUND = ("progress", "score", "dataset", "model", "title")
@@ -96,8 +96,9 @@ def show_command(engine: Engine | None, folder: str, run_id: str, wait: bool) ->
 @runs_command.command("compare")
 @click.argument("names", nargs=-1, required=True, metavar="RUN RUN...")
 @folder_option
+@click.option("--page", metavar="FILE", help="File for the same as an HTML page, with curves.")
 @json_option
-def compare_command(folder: str, names: tuple[str, ...]) -> None:
+def compare_command(folder: str, names: tuple[str, ...], page: str | None) -> None:
     """Compare trained and evaluated runs of a folder: scores, what differs, and how the loss fell."""
     compared = {name: _compared(Run.named(folder, name)) for name in names}
     scores = dict.fromkeys(score for one in compared.values() for score in one["scores"])
@@ -106,8 +107,17 @@ def compare_command(folder: str, names: tuple[str, ...]) -> None:
     differ = {name: found for name, found in values.items() if any(one != found[0] for one in found)}
     scored = [(name, *(_interval(one["scores"].get(name)) for one in compared.values())) for name in scores]
     others = [(name, *map(str, found)) for name, found in differ.items()]
-    losses = [one["validation_loss"] for one in compared.values()]
-    rows = [*scored, *others, ("validation loss", *map(_curve, losses))]
+    losses = {name: one["validation_loss"] for name, one in compared.items()}
+    if page:
+        from ddpipe.evaluate.figures import losses_by_epoch
+        from ddpipe.templates import environment
+
+        text = environment("ddpipe.evaluate").get_template("compare.html.j2")
+        write_uri(
+            page,
+            text.render(names=names, scores=scored, differ=others, curves=losses_by_epoch(losses)).encode(),
+        )
+    rows = [*scored, *others, ("validation loss", *map(_curve, losses.values()))]
     print_result({"runs": compared, "differ": differ}, in_columns(("", *compared), rows))
 
 

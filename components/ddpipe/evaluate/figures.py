@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -47,6 +48,20 @@ def _by_epoch(axes: Axes, history: Sequence[Mapping[str, float]], quantity: str)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("epoch")
     axes.legend(frameon=False)
+
+
+def losses_by_epoch(losses: Mapping[str, Sequence[float]]) -> str:
+    """The validation losses of several runs."""
+
+    def draw(axes: Axes) -> None:
+        looks = itertools.product(("-", "--", ":"), (TRAIN, VALIDATION, MUTED))
+        for (name, values), (line, color) in zip(losses.items(), itertools.cycle(looks)):
+            axes.plot(range(1, len(values) + 1), values, color=color, linestyle=line, label=name)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xlabel("epoch")
+        axes.legend(frameon=False)
+
+    return figure(draw, height=3, width=7)
 
 
 def roc_curves(average: Curve, curves: Mapping[str, Curve], lowest: str | None) -> str:
@@ -111,12 +126,12 @@ def reliability(bins: Sequence[CalibrationBin], before: Sequence[CalibrationBin]
     return figure(draw, height=3.4)
 
 
-def figure(draw: Callable[[Axes], Any], height: float = 2.8) -> str:
+def figure(draw: Callable[[Axes], Any], height: float = 2.8, width: float = 5) -> str:
     """A drawing as an SVG element in the style of the reports."""
     with mpl.rc_context(
         {"svg.fonttype": "none", "svg.hashsalt": "ddpipe", "text.color": INK, "font.size": 9}
     ):
-        page = Figure(figsize=(5, height), layout="constrained")
+        page = Figure(figsize=(width, height), layout="constrained")
         axes = page.add_subplot()
         axes.grid(color=GRID, linewidth=0.8)
         axes.set_axisbelow(True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +20,7 @@ from ddpipe.data.shards import Images
 from ddpipe.data.versions import origin
 from ddpipe.prepare.checks import class_warnings
 from ddpipe.prepare.duplicates import near_duplicates
-from ddpipe.prepare.encoding import how_shaped, shown_size
+from ddpipe.prepare.encoding import Sizes, how_shaped, shown_size, target_of
 from ddpipe.prepare.entries import Members, read_entries, sizes
 from ddpipe.storage import Store
 from ddpipe.templates import environment, png_uri, with_contents
@@ -30,6 +32,8 @@ GAP = 2
 PAIR = 2  # pictures of each group of copies
 
 LISTED = 10  # number of copies that are listed; all are counted
+STEPS = 2  # bars of the histogram of proportions for each factor of two
+BOX = 40  # longer side of a drawing, in pixels
 
 
 def data_report_html(manifest: DatasetManifest, store: Store) -> str:
@@ -63,7 +67,9 @@ def data_report_html(manifest: DatasetManifest, store: Store) -> str:
             totals=totals,
             total=sum(totals),
             size=shown_size(manifest.shape),
+            proportions=list(proportions(shapes, encoding)) if encoding else [],
             shape=how_shaped(encoding, shapes) if encoding else "",
+            whole="fit" in encoding,
             location=origin(manifest, store).get("location"),
             copies=same,
             alike=alike,
@@ -78,6 +84,27 @@ def data_report_html(manifest: DatasetManifest, store: Store) -> str:
         )
     )
     return with_contents(page)
+
+
+def proportions(shapes: Sizes, encoding: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The bars of a histogram of width to height, each with an image and what is kept of it, to be drawn."""
+    bars: dict[int, Counter[tuple[int, int]]] = defaultdict(Counter)
+    for size, count in shapes.items():
+        bars[round(STEPS * math.log2(size[1] / size[0]))][size] += count
+    most = max(bar.total() for bar in bars.values()) if bars else 0
+    for _, bar in sorted(bars.items()):
+        (size, _), *others = bar.most_common()
+        image, frame = np.array(size), np.array(target_of(encoding))
+        image = image * ((frame / image).min() if "fit" in encoding else (frame / image).max())
+        unit = BOX / max(*frame, *image)
+        yield {
+            "size": shown_size(size)
+            + f" and {len(others):,} other size{'s'[: len(others) - 1]}" * bool(others),
+            "count": bar.total(),
+            "share": bar.total() / most,
+            "frame": tuple((frame * unit).round(1).tolist()),
+            "image": tuple((image * unit).round(1).tolist()),
+        }
 
 
 def how_split(manifest: DatasetManifest) -> str:

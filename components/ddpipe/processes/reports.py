@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
+from ddpipe.processes.trainjob_status import trainjob_status
+
 # Numbers stand at the end of a line; looking at all of a long one would take time for nothing.
 _SEARCHED = 500
 # Possessive and bounded: linear in the length of any text.
@@ -63,6 +65,12 @@ def report(step: float | None = None, of: float | None = None, **metrics: float)
             before |= {"next": now + 1, "step": step}
             sys.stdout.write(f"{line}\n")
             sys.stdout.flush()
+            if status := trainjob_status():
+                _own_reports.take("", line, time.time())
+                so_far = _own_reports.now(time.time())
+                status.put(so_far.percent, so_far.seconds_left, so_far.metrics)
+                if is_last:
+                    status.finish()
 
 
 def report_line(numbers: Mapping[str, float | None]) -> str:
@@ -169,6 +177,9 @@ class Reports:
                 seen=self._seen,
                 silent=silent,
             )
+
+
+_own_reports = Reports()  # of this process
 
 
 def _share(text: str, numbers: Mapping[str, float]) -> tuple[bool, float | None]:

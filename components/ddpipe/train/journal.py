@@ -32,6 +32,7 @@ from ddpipe.processes.local import REPORTS
 from ddpipe.processes.machine import cpus
 from ddpipe.processes.progress import TRAINING_BAR, TimeLeft
 from ddpipe.processes.reports import report_line
+from ddpipe.processes.trainjob_status import trainjob_status
 from ddpipe.storage import Store
 from ddpipe.tracker import Tracker, tracked
 from ddpipe.train.constants import LINE_SECONDS, REPORT_SECONDS
@@ -70,6 +71,7 @@ class Journal:
         self._folder = folder
         self._every = float(os.environ.get(REPORTS, REPORT_SECONDS))
         self._score: dict[str, float] = {}
+        self._status = trainjob_status()
         self._next_report = time.monotonic() + self._every
         self._next_line = time.monotonic() + LINE_SECONDS
         # What an earlier process wrote about later steps is void: it died before they were saved.
@@ -88,6 +90,8 @@ class Journal:
         self._bar.total, self._bar.seconds_left = total, seconds_left
         self._bar.update(done - self._bar.n)
         now, share = time.monotonic(), done / max(1, total)
+        if self._status:
+            self._status.put(100 * share, seconds_left, {"step": step, **self._score})
         if now >= self._next_report:
             self._next_report = now + self._every
             line = report_line({"progress": share, "step": step, **self._score, "seconds_left": seconds_left})
@@ -125,7 +129,9 @@ class Journal:
         self._uploads.put(key, partial(self._store.write, key, content))
 
     def close(self) -> None:
-        """Close the terminal's progress bar and the files."""
+        """Close the terminal's progress bar and the files, and bring the TrainJob's status up to date."""
+        if self._status:
+            self._status.finish()
         self._events.close()
         self._bar.close()
 
