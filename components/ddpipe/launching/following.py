@@ -97,7 +97,6 @@ class Follower:
     _silent: set[str] = field(default_factory=set)
     _before: set[Run] = field(default_factory=set)  # what ran when a node fell silent
     _torn_since: float | None = None
-    _lines: int = 0
     _history: PodHistory = field(init=False)
     _observer: Observer = field(init=False)
     _patience: StallPatience = field(init=False)
@@ -212,13 +211,12 @@ class Follower:
             return None
         if self._torn_since is None:
             self._torn_since = now
-        if now < self._torn_since + _BEGINNING:
-            self._lines = self.logs.lines  # those of its beginning
-        if now < self._torn_since + _BEGINNING + _QUIET:
+        quiet_since = self._torn_since + _BEGINNING
+        if now < quiet_since + _QUIET:
             return None
         ranks = ", ".join(one.rank for one in status.replicas if one.run not in self._before)
         self._before, self._torn_since = set(), None
-        if self.logs.lines != self._lines:
+        if self.logs.silence.last > quiet_since:
             return None
         why = f"{ranks} began again with its node, and nothing was printed for {_QUIET:.0f} s"
         return Resize(self.job.nodes, self.job.nodes, why)

@@ -62,7 +62,7 @@ class Logs:
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.cluster, self.pods = cluster, pods
-        self.reports, self.silence, self.lines = Reports(), Silence(), 0
+        self.reports, self.silence = Reports(), Silence()
         self._write, self._say = write, say
         self._followed: dict[str, PodLog] = {}
         self._failed: dict[str, _LastLines] = {}
@@ -93,7 +93,6 @@ class Logs:
         """Write one line, and keep what may be needed of it."""
         if line.finished:
             tail.append(line.text)
-        self.lines += 1
         self.silence.take(rank, monotonic())
         self.reports.take(rank, line.text, float(line.time[0]) if line.time else time())
         self._write(f"[{rank}] {line.text}")

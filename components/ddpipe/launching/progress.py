@@ -226,9 +226,14 @@ class Silence:
         self._since = now
 
     @property
+    def last(self) -> float:
+        """When the last line of any rank came; never, before that."""
+        return max((one.last for one in self._ranks.copy().values()), default=-math.inf)
+
+    @property
     def since(self) -> float:
         """When the last line of any rank came, or the job began to run; never, before that."""
-        return max((self._since, *(one.last for one in self._ranks.copy().values())))
+        return max(self._since, self.last)
 
 
 class Output:
