@@ -226,8 +226,13 @@ def _begun(
     """The run of a step that follows training, its dataset, and the values of the step."""
     folder, _, name = run.uri.rpartition("/") if isinstance(run, Result) else ("", "", run)
     given = _settings(what, groups, {**options, **({"runs": folder} if folder else {}), "run": name})
-    begun = given.of(RunOptions).required
-    return begun, workflow.dataset_of(begun, given["dataset"], given["store"]), given
+    return *trained(given), given
+
+
+def trained(given: RunSettings) -> tuple[Run, str]:
+    """The run of a step that follows training, and its dataset version."""
+    run = given.of(RunOptions).required
+    return run, workflow.dataset_of(run, given["dataset"], given["store"])
 
 
 def chosen_recipe(settings: RunSettings) -> Recipe:

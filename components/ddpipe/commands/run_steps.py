@@ -9,14 +9,13 @@ from typing import Any
 import click
 
 from ddpipe import workflow
-from ddpipe.api import CHECKED, RUN_GROUPS, planned, resumed_by, train_alone
+from ddpipe.api import CHECKED, RUN_GROUPS, planned, resumed_by, train_alone, trained
 from ddpipe.commands import SectionedCommand, json_option, print_result, same_command
 from ddpipe.commands.options import given_names, options
 from ddpipe.commands.results import Classification, CommandOutcome, Document, Page, Scores
 from ddpipe.commands.step import step_command
 from ddpipe.errors import ParameterError
 from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
-from ddpipe.runs import Run, RunOptions
 from ddpipe.steps import EVALUATE, EXPORT, GATE, TRAIN_ANYWHERE
 from ddpipe.storage import read_uri
 from ddpipe.validation import RunSettings, checked
@@ -73,16 +72,10 @@ def _scores(final: Mapping[str, float]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in found.items())
 
 
-def _trained(given: RunSettings) -> tuple[Run, str]:
-    """The run of a step that follows training, and its dataset version."""
-    run = given.of(RunOptions).required
-    return run, workflow.dataset_of(run, given["dataset"], given["store"])
-
-
 @step_command(EVALUATE)
 def evaluate_command(given: RunSettings) -> CommandOutcome:
     """Run the step; its declaration describes it."""
-    run, dataset = _trained(given)
+    run, dataset = trained(given)
     evaluation = workflow.evaluate(run, dataset, given.of(EvaluateSpec), given["network"])
     scores, result, place = evaluation.headline(), evaluation.metrics, run.origin("evaluate").evaluation
     return CommandOutcome(
@@ -107,7 +100,7 @@ def evaluate_command(given: RunSettings) -> CommandOutcome:
 @step_command(GATE)
 def gate_command(given: RunSettings) -> CommandOutcome:
     """Run the step; its declaration describes it."""
-    run, dataset = _trained(given)
+    run, dataset = trained(given)
     verdict = workflow.gate(run, dataset, given.of(GateSpec))
     compared = verdict.comparison
     scores = {"candidate": compared.candidate, "champion": compared.champion} if compared else {}
@@ -135,7 +128,7 @@ def export_command(given: RunSettings) -> CommandOutcome:
     """Run the step; its declaration describes it."""
     from ddpipe.model.package import FORMAT, ONNX, SIGNATURE
 
-    run, dataset = _trained(given)
+    run, dataset = trained(given)
     package = workflow.export(run, dataset, given["network"])
     facts = run.facts("export")
     place = facts.get("version_uri") or run.origin("export").model

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -64,8 +64,7 @@ def list_command(engine: Engine | None, folder: str, count: int) -> None:
     runs = [*local, *((run, {"title": run.name, "progress": far.get(run.id, "")}) for run in remote)]
     head = ("RUN", "STATE", "BEGAN", "TOOK", *map(str.upper, _FOUND))
     rows = [
-        (run.id, run.state, _age(run), _took(run), *(found.get(name, "") for name in _FOUND))
-        for run, found in runs
+        (run.id, run.state, *_times(run), *(found.get(name, "") for name in _FOUND)) for run, found in runs
     ]
     print_result({"runs": [run.facts() | found for run, found in runs]}, in_columns(head, rows) or "no runs")
 
@@ -232,18 +231,11 @@ def _progress(run: Run) -> str:
     return str(reports.now(time.time()))
 
 
-def _took(run: RunState) -> str:
-    return duration(sum(step.seconds for step in run.steps)) if run.steps else ""
-
-
 def _line(step: StepState) -> str:
     return f"  {step.name:<12} {step.state:<9} {step.seconds:.0f} s".rstrip()
 
 
-def _age(run: RunState) -> str:
-    """How long ago it began, in the largest unit that fits."""
-    if run.created is None:
-        return ""
-    minutes = int((datetime.now(UTC) - run.created).total_seconds() // 60)
-    hours, days = minutes // 60, minutes // (60 * 24)
-    return (f"{days} d" if days else f"{hours} h" if hours else f"{minutes} min") + " ago"
+def _times(run: RunState) -> tuple[str, str]:
+    """When it began, and how long its steps took."""
+    took = duration(sum(step.seconds for step in run.steps)) if run.steps else ""
+    return (f"{run.created:%Y-%m-%d %H:%M}" if run.created else ""), took

@@ -89,7 +89,6 @@ SCHEDULE: Shape = {
     "display_name!": TEXT,
     "trigger!": {"cron_schedule": {"cron": TEXT}, "periodic_schedule": {"interval_second": TEXT}},
     "status": TEXT,
-    "created_at": TIME,
     "experiment_id": TEXT,
     "service_account": TEXT,
     "pipeline_version_reference": _REFERENCE,

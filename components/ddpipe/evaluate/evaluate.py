@@ -54,7 +54,6 @@ class Scored:
 
 # Each split as a model sees it; with views, also without them.
 Answered = tuple[dict[str, Scored], dict[str, Scored] | None]
-Answering = Callable[[Mapping[str, SplitReader]], Answered]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +63,7 @@ class Judged:
     uri: str
     signature: Signature
     epoch: int
-    answer: Answering
+    answer: Callable[[Mapping[str, SplitReader]], Answered]
     seen: Hashes | None  # what it was trained on, if that is known
     is_whole: bool = False  # its signature has temperature and thresholds
     device: str = "cpu"
