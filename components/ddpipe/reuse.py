@@ -43,7 +43,6 @@ MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 # The packages of ddpipe whose code shapes a model.
 SHAPING = ("data", "distributed", "evaluate", "export", "model", "train")
 _MOST_MEMORY = 2**60  # bytes: more is no measurement
-Earlier = tuple[Run, str]  # an earlier run, and a text that names it and when it finished
 _log = logging.getLogger(__name__)
 
 
@@ -59,6 +58,17 @@ class ReuseKeys:
     def keys(self) -> list[str]:
         """The keys to write a record under."""
         return [key for key in (self.same, self.latest) if key]
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """An earlier run, and when it finished."""
+
+    run: Run
+    finished: str
+
+    def __str__(self) -> str:
+        return f"{self.run.name}, {self.finished}"
 
 
 def reuse_keys(dataset: str, recipe: Recipe, options: TrainOptions) -> ReuseKeys:
@@ -164,10 +174,10 @@ def with_latest_weights(run: Run, recipe: Recipe, keys: ReuseKeys, dataset: str)
     start = _started(store)
     if start.get("for") != keys.latest:
         found = _find(run, keys.latest, below="model/")
-        if found and (seen := _seen(found[0].model, dataset)):
+        if found and (seen := _seen(found.run.model, dataset)):
             _log.warning("the latest model is not used: it was trained on %s of this version", seen)
             found = None
-        start = {"for": keys.latest, "warm_start": found[0].model if found else ""}
+        start = {"for": keys.latest, "warm_start": found.run.model if found else ""}
         store.write(START, json.dumps(start).encode())
     if not start["warm_start"]:
         _log.info("there is no earlier model of this dataset, classes, split rule and network to start from")
@@ -208,18 +218,17 @@ def _find(run: Run, key: str, below: str = "") -> Earlier | None:
     """The run recorded under a key, if its files, or those in one folder of it, are unchanged."""
     try:
         found = json.loads(open_store(run.folder).read(key))
-        earlier = Run.named(run.folder, found["run"])
-        title = f"{earlier.name}, {found['finished']}"
+        earlier = Earlier(Run.named(run.folder, found["run"]), found["finished"])
         files = {name: value for name, value in found["files"].items() if name.startswith(below)}
     except NoSuchObject:
         return None
     except (CorruptObject, ParameterError, *MALFORMED) as error:
         _log.warning("the record of an earlier run is damaged (%r) and not used", error)
         return None
-    if problem := _damage(open_store(earlier.uri), files):
-        _log.warning("the earlier run %s is no longer complete (%s) and not used", title, problem)
+    if problem := _damage(open_store(earlier.run.uri), files):
+        _log.warning("the earlier run %s is no longer complete (%s) and not used", earlier, problem)
         return None
-    return earlier, title
+    return earlier
 
 
 def _damage(store: Store, files: Mapping[str, str]) -> str:

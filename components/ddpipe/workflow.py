@@ -124,10 +124,9 @@ def train(
         keys = reuse_keys(dataset, recipe, options)
         has_begun = exists(f"{run.training}/")
         if reuse and not has_begun and (found := unchanged_since(run, keys)):
-            earlier, since = found
-            _log.info("nothing changed since run %s: its trained model is reused", since)
-            facts.update(same_as=earlier.name, since=since)
-            record = training_record(earlier)
+            _log.info("nothing changed since run %s: its trained model is reused", found)
+            facts.update(same_as=found.run.name, since=str(found))
+            record = training_record(found.run)
         else:
             recipe = with_latest_weights(run, recipe, keys, dataset)
             measured = (run.training, METRICS) if has_begun else (run.folder, keys.latest)

@@ -431,7 +431,7 @@ def test_records_work_in_any_store_and_for_large_files(
     reuse.record(first, keys.keys, hashes)
     found = reuse.unchanged_since(second, keys)
     assert found
-    assert (found[0], found[1].partition(",")[0]) == (first, "first")
+    assert (found.run, str(found).partition(",")[0]) == (first, "first")
     store.write("model/large", b"012345678x")
     assert reuse.unchanged_since(second, keys) is None
 

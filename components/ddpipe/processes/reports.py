@@ -101,7 +101,9 @@ class Reported:
     seconds_left: float | None = None  # None if it is not known, or nothing comes any more
     step: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)  # the last value of each
-    silent: float = 0.0  # seconds since the last line of any rank, if that is unusually long
+    rank: str = ""  # whose lines they are
+    seen: float = 0.0  # when the last line of any rank was written, in seconds since 1970; 0 for never
+    silent: float = 0.0  # seconds since then, if that is unusually long
 
     @property
     def line(self) -> str:
@@ -171,6 +173,8 @@ class Reports:
                 seconds_left=None if self._left is None or silent else max(0.0, self._left - passed),
                 step=self._step,
                 metrics=dict(self.metrics),
+                rank=self._rank,
+                seen=self._seen,
                 silent=silent,
             )
 

@@ -65,7 +65,7 @@ def test_speed_is_that_of_the_last_reports() -> None:
         step = 10 * second if second < 500 else 5000 + (second - 500)
         reports.take("worker-0", f"step={step} of=10000 loss=.5", second)
     found = reports.now(990)
-    assert (found.step, found.metrics["loss"]) == (5490, 0.5)
+    assert (found.step, found.metrics["loss"], found.rank) == (5490, 0.5, "worker-0")
     assert found.percent == pytest.approx(54.9)
     assert found.seconds_left == pytest.approx(4510, rel=0.01)
     assert str(found) == "54 %, 1 h 15 min left"
@@ -99,7 +99,7 @@ def test_of_several_ranks_the_first_counts() -> None:
     reports.take("worker-1", "step=7 of=10", 1)
     reports.take("worker-0", "step=3 of=10", 2)
     reports.take("worker-1", "step=8 of=10", 3)
-    assert reports.now(3).percent == pytest.approx(30)
+    assert (reports.now(3).percent, reports.now(3).rank) == (pytest.approx(30), "worker-0")
 
 
 def test_own_epochs_count_where_nothing_finer_is_reported() -> None:
