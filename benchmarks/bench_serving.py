@@ -8,7 +8,7 @@ without it, the server is not compared. A small ResNet is trained for one epoch 
     folder      ddpipe's predictions of JPEG files, and a PyTorch loop over the same files
     server      `ddpipe serve` and kserve's example of a custom model: the same picture, 1, 8 and 64 clients
     cold start  processor time from the command to the first answer of the health check
-    evaluation  `ddpipe models evaluate` of the checkpoint, and a PyTorch loop with scikit-learn's scores
+    evaluation  `ddpipe evaluate` of the checkpoint, and a PyTorch loop with scikit-learn's scores
     size        of what each server needs to be installed
 
 The alternatives take turns, and only ratios within a round count. Everything that is measured has one CPU: on
@@ -75,6 +75,7 @@ def trained(folder: Path, images: Path) -> None:
         "image-size": str(SIDE),
         "resolution": "0",
         "pretrained": "none",
+        "test-fraction": "0.7",  # which evaluation scores
     }
     given = [part for name, value in options.items() for part in (f"--{name}", value)]
     subprocess.run([*command, *given], cwd=folder, check=True, stdout=subprocess.DEVNULL)
@@ -173,12 +174,12 @@ def in_turns(what: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, 
 
 
 def evaluation(folder: Path, package: Path, rounds: int) -> str:
-    """Of the training split, which has most images, and of validation, which chooses the temperature."""
+    """Of the test split, which has most images here, and of validation, which chooses the temperature."""
     from ddpipe.data.reader import open_split  # noqa: PLC0415
-    from ddpipe.evaluate.assess import assess  # noqa: PLC0415
+    from ddpipe.evaluate.evaluate import evaluate  # noqa: PLC0415
 
     dataset = str(next((folder / "store").glob("datasets/*/*/manifest.json")))
-    splits = [open_split(dataset, name) for name in ("train", "validation")]
+    splits = [open_split(dataset, name) for name in ("test", "validation")]
     images_of_both = sum(len(split) for split in splits)
 
     def loop() -> float:
@@ -204,13 +205,13 @@ def evaluation(folder: Path, package: Path, rounds: int) -> str:
 
     def whole() -> float:
         started = processor_seconds()
-        assess(str(folder / "runs/bench/training"), dataset, str(folder / "assessed"), "train")
+        evaluate(str(folder / "runs/bench/training"), dataset, str(folder / "assessed"))
         return images_of_both / (processor_seconds() - started)
 
-    rates = in_turns({"PyTorch and scikit-learn, a loop": loop, "ddpipe models evaluate": whole}, rounds)
+    rates = in_turns({"PyTorch and scikit-learn, a loop": loop, "ddpipe evaluate": whole}, rounds)
     title = f"Evaluating {images_of_both} images; ddpipe's with temperature, intervals, curves and files"
     return table(
-        title, ("what", "images per processor second", "to ddpipe"), compared(rates, "ddpipe models evaluate")
+        title, ("what", "images per processor second", "to ddpipe"), compared(rates, "ddpipe evaluate")
     )
 
 

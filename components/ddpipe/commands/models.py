@@ -8,16 +8,13 @@ from typing import Any
 import click
 
 from ddpipe.commands import SectionedCommand, json_option, print_result, runs_option, store_option
-from ddpipe.commands.options import options
 from ddpipe.commands.results import CommandOutcome, Document
 from ddpipe.commands.step import step_command
 from ddpipe.data.manifest import SPLITS
 from ddpipe.data.versions import address
 from ddpipe.errors import ModelError
-from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.model.history import ModelVersion, NamedModel, Promotion, models
 from ddpipe.model.package import ModelPackage, load_package
-from ddpipe.model.training_record import RECORD
 from ddpipe.serve.naming import package_uri
 from ddpipe.serve.settings import RegisterOptions
 from ddpipe.steps import REGISTER
@@ -128,27 +125,18 @@ def rollback_command(name: str, reason: str, store: str) -> None:
 )
 @click.option("--output", required=True, help="Folder for the evaluation and its page, evaluation.html.")
 @runs_option
-@click.option(
-    "--network", default="", help="Function of your own network, the only one that may be imported."
-)
 @store_option
-@options(EvaluateSpec)
 @json_option
-def evaluate_command(model: str, dataset: str, **given: Any) -> None:
+def evaluate_command(model: str, dataset: str, split: str, output: str, runs: str, store: str) -> None:
     """Score MODEL on any split of any dataset version, with a page.
 
-    MODEL is a package (a folder, s3:// URI, name of a run or NAME@VERSION), or the output of a training. The
-    dataset version has to have the same classes, and images of the same shape.
+    MODEL is a package: a folder, s3:// URI, name of a run or NAME@VERSION. The dataset version has to have
+    the same classes, and images of the same shape.
     """
     from ddpipe.evaluate.assess import assess
     from ddpipe.evaluate.report import gather_evaluation, render
 
-    store, output = given["store"], given["output"]
-    is_training = open_store(model).exists(RECORD)
-    uri = model if is_training else package_uri(model, given["runs"], store)
-    place = address(dataset, store)
-    spec = EvaluateSpec.from_run_values(given)
-    evaluation = assess(uri, place, output, given["split"], spec, given["network"])
+    evaluation = assess(package_uri(model, runs, store), address(dataset, store), output, split)
     page = f"{evaluation.folder.store.uri}/evaluation.html"
     write_uri(page, render(gather_evaluation(output)).encode())
     scores = evaluation.headline()

@@ -21,7 +21,6 @@ from ddpipe.errors import CheckpointError, DatasetError, Diverged
 from ddpipe.evaluate.measure import best_thresholds, fitted, measure, unproven
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.model import VIEWS
-from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.classifier import load_model, samples_seen
 from ddpipe.model.evaluation import Evaluation, Metrics, Subject, publish
 from ddpipe.model.metrics import METRICS, Answers
@@ -68,7 +67,6 @@ class Judged:
     is_whole: bool = False  # its signature has temperature and thresholds
     device: str = "cpu"
     history: Sequence[Mapping[str, Any]] = ()  # of its training, an entry per epoch
-    warnings: tuple[str, ...] = ()
 
 
 def evaluate(
@@ -91,47 +89,37 @@ def evaluate(
             do="Name the dataset version of its training: another version's test samples may be "
             "among its training samples.",
         )
-    model = trained(training_uri, classifier, checkpoint, manifest.classes, manifest.task, spec)
-    if model.seen is not None and (seen := held_out_seen(manifest, store_of(manifest_uri), model.seen)):
+    seen = samples_seen(training_uri)
+    if seen is not None and (known := held_out_seen(manifest, store_of(manifest_uri), seen)):
         raise CheckpointError(
             what="a model cannot be evaluated on this dataset",
             which=training_uri,
-            seen=f"it was trained on {counted(seen, manifest)}",
+            seen=f"it was trained on {counted(known, manifest)}",
             do="Train from random weights, or from a model that has not seen these images.",
         )
-    return judge(model, manifest, manifest_uri, SPLIT, store)
-
-
-def trained(
-    uri: str,
-    classifier: nn.Module,
-    checkpoint: Checkpoint,
-    classes: tuple[str, ...],
-    task: str,
-    spec: EvaluateSpec,
-) -> Judged:
-    """The model of a training, over the views of the spec."""
-    views, device = views_of(uri, spec), "cuda" if torch.cuda.is_available() else "cpu"
+    views, device = views_of(training_uri, spec), "cuda" if torch.cuda.is_available() else "cpu"
+    classes, is_exclusive = manifest.classes, TASKS[manifest.task].exclusive
 
     def answer(splits: Mapping[str, SplitReader]) -> Answered:
         return score_views(classifier.to(device), views, splits, len(classes), device)
 
-    return Judged(
-        uri=uri,
+    model = Judged(
+        uri=training_uri,
         signature=Signature(
             architecture=checkpoint.network["name"],
             shape=tuple(checkpoint.network["shape"]),
             classes=classes,
-            task=task,
-            thresholds=() if TASKS[task].exclusive else (None,) * len(classes),
+            task=manifest.task,
+            thresholds=() if is_exclusive else (None,) * len(classes),
             views=views,
         ),
         epoch=checkpoint.epoch,
         answer=answer,
-        seen=samples_seen(uri),
+        seen=seen,
         device=device,
         history=checkpoint.history,
     )
+    return judge(model, manifest, manifest_uri, SPLIT, store)
 
 
 def judge(
@@ -166,7 +154,6 @@ def judge(
         *unproven(metrics),
         *rough(metrics.samples, task.scores[0], split),
         *warnings_about(metrics.validation, model.history, task.scores[0], images),
-        *model.warnings,
         *_flattery(model, splits[split], split),
     )
     for text in warnings:

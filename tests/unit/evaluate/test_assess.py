@@ -1,9 +1,8 @@
-"""Any model on any split: a package or a checkpoint, of any dataset version with the same classes."""
+"""Any package on any split of any dataset version with the same classes."""
 
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -38,10 +37,9 @@ def _dataset(run: Path) -> str:
     return (run / "dataset").read_text()
 
 
-@pytest.mark.parametrize("place", ["model", "training"])
-def test_the_test_split_gives_the_scores_of_the_evaluation(run: Path, tmp_path: Path, place: str) -> None:
+def test_the_test_split_gives_the_scores_of_the_evaluation(run: Path, tmp_path: Path) -> None:
     expected = evaluate(str(run / "training"), _dataset(run), str(tmp_path / "again"))
-    found = assess(str(run / place), _dataset(run), str(tmp_path / "other"), "test")
+    found = assess(str(run / "model"), _dataset(run), str(tmp_path / "other"), "test")
     np.testing.assert_allclose(found.predictions()[0], expected.predictions()[0], atol=1e-4)
     assert found.metrics.temperature == pytest.approx(expected.metrics.temperature, rel=1e-3)
     assert found.headline() == pytest.approx(expected.headline(), abs=1e-3)
@@ -51,9 +49,8 @@ def test_the_test_split_gives_the_scores_of_the_evaluation(run: Path, tmp_path: 
     assert ("points of accuracy" in guess) is worth
 
 
-@pytest.mark.parametrize("place", ["model", "training"])
-def test_the_training_split_is_scored_with_a_warning(run: Path, tmp_path: Path, place: str) -> None:
-    found = assess(str(run / place), _dataset(run), str(tmp_path), "train")
+def test_the_training_split_is_scored_with_a_warning(run: Path, tmp_path: Path) -> None:
+    found = assess(str(run / "model"), _dataset(run), str(tmp_path), "train")
     assert found.metrics.samples == 6
     assert "trained on 6 of these 6 train images: scores are too good" in found.metrics.warnings[-1]
 
@@ -68,37 +65,15 @@ def _classes(run: Path) -> list[str]:
     return list(json.loads((run / "model/signature.json").read_text())["classes"])
 
 
-@pytest.mark.parametrize("place", ["model", "training"])
-def test_the_split_that_fits_a_model_is_scored_with_a_warning(run: Path, tmp_path: Path, place: str) -> None:
-    found = assess(str(run / place), _dataset(run), str(tmp_path), "validation")
+def test_the_split_that_fits_a_model_is_scored_with_a_warning(run: Path, tmp_path: Path) -> None:
+    found = assess(str(run / "model"), _dataset(run), str(tmp_path), "validation")
     assert any("are fitted on validation images" in one for one in found.metrics.warnings)
-
-
-def test_classes_of_a_training_are_those_of_its_dataset(run: Path, tmp_path: Path) -> None:
-    """As many classes, with other names: only the dataset of the training has the right ones."""
-    other = a_multilabel_dataset(str(tmp_path / "store"), labels=("a", "b", "c")[: len(_classes(run))])
-    training = tmp_path / "training"
-    shutil.copytree(run / "training", training)
-    found = assess(str(training), other, str(tmp_path / "one"), "test")
-    assert "cannot be read (its record does not name it): its classes are taken" in found.metrics.warnings[-2]
-    _name_dataset(training, _dataset(run))
-    with pytest.raises(ParameterError, match="other classes"):
-        assess(str(training), other, str(tmp_path / "two"), "test")
-    _name_dataset(training, str(tmp_path / f"gone/datasets/toys/{'0' * 64}/manifest.json"))
-    found = assess(str(training), other, str(tmp_path / "three"), "test")
-    assert any("gone/datasets/toys" in one for one in found.metrics.warnings)
-
-
-def _name_dataset(training: Path, uri: str) -> None:
-    record = json.loads((training / "training.json").read_text())
-    (training / "training.json").write_text(json.dumps(record | {"dataset": uri}))
 
 
 def test_other_classes_are_rejected(run: Path, tmp_path: Path) -> None:
     other = a_multilabel_dataset(str(tmp_path / "store"), labels=("a", "b", "c", "d"))
-    for place in ("model", "training"):
-        with pytest.raises(ParameterError, match="other classes"):
-            assess(str(run / place), other, str(tmp_path / "evaluation"), "test")
+    with pytest.raises(ParameterError, match="other classes"):
+        assess(str(run / "model"), other, str(tmp_path / "evaluation"), "test")
 
 
 def test_another_shape_is_rejected(run: Path, tmp_path: Path) -> None:
