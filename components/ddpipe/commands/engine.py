@@ -275,8 +275,8 @@ def set_command(engine: Engine, publisher: Callable[[Engine], Request], name: st
     Runs do not overlap, and missed runs are not caught up. One that is disabled in the Kubeflow UI stays
     disabled.
     """
-    trigger, request = cron(crontab), publisher(engine)
-    schedule, changed = put(engine, name, trigger, request)
+    six, request = cron(crontab), publisher(engine)
+    schedule, changed = put(engine, name, six, request)
     state = "set" if changed else "unchanged"
     text = f"{_schedule_line(schedule)}  {state}, version {request.version.name}"
     print_result({**schedule.facts(), "changed": changed, "version": request.version.name}, text)

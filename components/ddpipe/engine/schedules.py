@@ -20,23 +20,12 @@ _FIELDS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Trigger:
-    """When to run: a cron line of six fields, seconds first; or an interval in seconds, set in the UI."""
-
-    cron: str = ""
-    seconds: int = 0
-
-    def __str__(self) -> str:
-        return f"cron {self.cron}" if self.cron else f"every {self.seconds} s"
-
-
-@dataclass(frozen=True, slots=True)
 class Schedule:
     """A schedule on the server; its name is unique within its experiment."""
 
     id: str
     name: str
-    trigger: Trigger
+    trigger: str  # "cron" with six fields, seconds first; or "every" so many seconds, set in the UI
     enabled: bool
     experiment_id: str
     pipeline_id: str
@@ -45,11 +34,11 @@ class Schedule:
     def facts(self) -> dict[str, Any]:
         """The same as JSON, for scripts."""
         facts = asdict(self)
-        return {"schedule_id": facts.pop("id"), **facts, "trigger": str(self.trigger)}
+        return {"schedule_id": facts.pop("id"), **facts}
 
 
-def cron(text: str) -> Trigger:
-    """A trigger from the five fields of a crontab, or from six with seconds first."""
+def cron(text: str) -> str:
+    """Six fields, seconds first, from the five of a crontab or from six."""
     # The server would take five fields for seconds to month: the seconds are added here. It checks the rest.
     fields = text.split()
     if len(fields) not in {_FIELDS, _FIELDS + 1}:
@@ -59,10 +48,10 @@ def cron(text: str) -> Trigger:
             seen=f"{text!r} has neither 5 fields (minute first) nor 6 (second first)",
             do="Give a valid time, such as '0 2 * * *' (every night) or '0 */6 * * *' (every 6 hours).",
         )
-    return Trigger(cron=" ".join(fields if len(fields) > _FIELDS else ["0", *fields]))
+    return " ".join(fields if len(fields) > _FIELDS else ["0", *fields])
 
 
-def put(engine: Engine, name: str, trigger: Trigger, request: Request) -> tuple[Schedule, bool]:
+def put(engine: Engine, name: str, crontab: str, request: Request) -> tuple[Schedule, bool]:
     """Create or update the schedule of this name; also returns whether anything changed."""
     # The API has no update: the new schedule is created before the old one is deleted, so that there is
     # always one. A second call repairs what a call that died in between has left. A disabled schedule stays
@@ -74,13 +63,13 @@ def put(engine: Engine, name: str, trigger: Trigger, request: Request) -> tuple[
         if _same_pipeline(item, request, name)
     ]
     for item in before:
-        if _is_wanted(item, trigger, request):
+        if _is_wanted(item, crontab, request):
             _delete(engine, *(other for other in before if other is not item))
             return _schedule(item), len(before) > 1
     enabled = all(_schedule(item).enabled for item in before)
     body = {
         "display_name": name,
-        "trigger": {"cron_schedule": {"cron": trigger.cron}},
+        "trigger": {"cron_schedule": {"cron": crontab}},
         "mode": "ENABLE" if enabled else "DISABLE",
         "max_concurrency": 1,
         "no_catchup": True,
@@ -145,12 +134,12 @@ def _same_pipeline(model: Any, request: Request, name: str) -> bool:  # noqa: AN
     )
 
 
-def _is_wanted(model: Any, trigger: Trigger, request: Request) -> bool:  # noqa: ANN401 - of the shape SCHEDULE
+def _is_wanted(model: Any, crontab: str, request: Request) -> bool:  # noqa: ANN401 - of the shape SCHEDULE
     schedule = _schedule(model)
     given = (model.runtime_config and model.runtime_config.parameters) or {}
     return (
         schedule.version_id == request.version.id
-        and schedule.trigger == trigger
+        and schedule.trigger == f"cron {crontab}"
         and given == request.arguments
         and request.account in {"", model.service_account}  # the server fills in its default
     )
@@ -162,9 +151,7 @@ def _schedule(model: Any) -> Schedule:  # noqa: ANN401 - of the shape SCHEDULE
     return Schedule(
         id=model.recurring_run_id,
         name=model.display_name,
-        trigger=Trigger(
-            cron=(timed and timed.cron) or "", seconds=int((periodic and periodic.interval_second) or 0)
-        ),
+        trigger=f"cron {timed.cron}" if timed else f"every {periodic and periodic.interval_second} s",
         enabled=model.status == "ENABLED",
         experiment_id=model.experiment_id or "",
         pipeline_id=(reference and reference.pipeline_id) or "",

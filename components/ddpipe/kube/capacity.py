@@ -257,14 +257,12 @@ def quantity(text: str) -> float:
     return float(match[1]) * _SUFFIXES[match[2]]
 
 
-def shortages(quota: Object, pod: Object, count: int, objects: Mapping[str, float]) -> Iterator[str]:
-    """Each resource of which a quota has too little, with what to do."""
-    if not all(_matches(scope, pod) for scope in _scopes(quota["spec"])):
+def shortages(quota: Object, pod: Object, count: int, objects: Amounts) -> Iterator[str]:
+    """Each resource of which a quota has too little, with what to do; one with scopes is not judged."""
+    if quota["spec"].get("scopes") or quota["spec"].get("scopeSelector"):  # it is for some pods only
         return
     hard, used = quota["status"].get("hard") or {}, quota["status"].get("used") or {}
-    asked = _total(pod, count)
-    if not _scopes(quota["spec"]):
-        asked |= objects
+    asked = {**_total(pod, count), **objects}
     for name, amount in asked.items():
         if name not in hard:
             continue
@@ -284,23 +282,3 @@ def _total(pod: Object, count: int) -> dict[str, float]:
     for name, amount in requests(pod, "limits").items():
         total[f"limits.{name}"] = amount * count
     return total
-
-
-def _scopes(spec: Object) -> list[Object]:
-    """The scopes as expressions; they can be written in two ways."""
-    plain = [{"scopeName": name, "operator": "Exists"} for name in spec.get("scopes") or ()]
-    return plain + list((spec.get("scopeSelector") or {}).get("matchExpressions") or ())
-
-
-def _matches(scope: Object, pod: Object) -> bool:
-    ends, asks = "activeDeadlineSeconds" in pod, bool(requests(pod))
-    name, values = pod.get("priorityClassName", ""), scope.get("values") or ()
-    by_class = {"In": name in values, "NotIn": name not in values, "DoesNotExist": not name}
-    # CrossNamespacePodAffinity, and scopes of later versions: an unknown one rejects no job.
-    return {
-        "Terminating": ends,
-        "NotTerminating": not ends,
-        "BestEffort": not asks,
-        "NotBestEffort": asks,
-        "PriorityClass": by_class.get(scope["operator"], bool(name)),
-    }.get(scope["scopeName"], False)

@@ -8,7 +8,7 @@ import pytest
 from engine_commands import ddpipe, facts, refusal
 from kfp_server import Server
 
-from ddpipe.engine.schedules import Trigger, cron
+from ddpipe.engine.schedules import cron
 from ddpipe.errors import EngineConflict, ParameterError, UnknownToEngine
 from ddpipe.pipelines.compile import COMPILED
 
@@ -116,7 +116,7 @@ def test_schedules_of_other_namespaces_are_not_shown(server: Server) -> None:
     ],
 )
 def test_crontab_gets_the_seconds_that_the_server_wants(text: str, six: str) -> None:
-    assert cron(text) == Trigger(cron=six)
+    assert cron(text) == six
 
 
 @pytest.mark.parametrize("text", ["", "2", "0 2 * *", "0 0 2 * * * *"])
