@@ -34,7 +34,7 @@ test: $(INSTALLED) ## the tests to run at every change: minutes, needs no cluste
 # Each worker imports what it collects: the other files would take it as long as a training.
 WITH_SLOW = $(shell grep -rl "mark\.slow" --include="test_*.py" tests/distributed tests/pipelines tests/unit | LC_ALL=C sort)
 test-slow: $(INSTALLED) ## trainings by several processes, kills and resumes, notebooks, real data sets
-	@$(PYTEST) --numprocesses=$(call at_least,3) -m slow $(WITH_SLOW)
+	@$(PYTEST) --numprocesses=$(call at_least,4) -m slow $(WITH_SLOW)
 
 test-gpu: $(INSTALLED) ## trainings on the GPUs of this machine; they have not run on one yet: please report the output
 	@$(BIN)/python -c 'import sys, torch; sys.exit(torch.cuda.is_available())' \

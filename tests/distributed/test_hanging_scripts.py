@@ -83,7 +83,7 @@ def test_a_script_where_one_rank_works_for_long_is_not_ended(how: str) -> None:
         for line in process.stdout:
             said += line
             if re.search(IN_REDUCTION + "rank 1 answered but did not enter it", line):
-                time.sleep(8)
+                time.sleep(6)
                 Path("enough").touch()
     assert Path("enough").exists(), said
     assert "start again" not in said

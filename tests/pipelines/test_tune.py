@@ -21,7 +21,7 @@ from ddpipe.__main__ import cli
 from ddpipe.errors import Interrupted, ParameterError, SourceError
 
 TUNE = (
-    *("tune", "--source", "digits", "--study", "digits", "--epochs", "2", "--seed", "1", "--trials", "5"),
+    *("tune", "--source", "digits", "--study", "digits", "--epochs", "2", "--seed", "1", "--trials", "4"),
     *("--search", "learning_rate=log(0.01,0.5)", "--search", "optimizer=sgd,adamw", "--json"),
 )
 
@@ -120,7 +120,7 @@ def test_a_killed_study_continues_to_the_same_result(
     for number in range(3):
         process = command(*TUNE, folder=tmp_path)
         until((tmp_path / "studies/digits/journal.log").exists)
-        time.sleep(numbers.uniform(0, 6))
+        time.sleep(numbers.uniform(0, 4))
         assert process.poll() is None, "it ended before it could be killed"
         process.kill()
         process.communicate()
@@ -144,7 +144,7 @@ def test_the_commands_of_the_guide_run(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs/guides/tuning.md").read_text()
     lines = page.partition("```sh\n")[2].partition("```")[0].splitlines()
     for line in [line for line in lines if not line.startswith("#")]:
-        fewer = ("--trials", "3") if " tune " in line else ()
+        fewer = ("--trials", "2") if " tune " in line else ()
         done = commands_here.ddpipe(tmp_path, *shlex.split(line, comments=True)[1:], *fewer)
         assert done.stdout
         assert done.exit_code == 0, done.stderr
