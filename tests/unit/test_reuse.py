@@ -438,7 +438,7 @@ def test_records_work_in_any_store_and_for_large_files(
 
 @pytest.fixture
 def peaks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The memory of the last training, as each job is told it."""
+    """The memory of the last training, as each job gets it."""
     told: list[int] = []
 
     def launch(_options: TrainOptions, *, peak_memory: int, outputs: tuple[str], **_: Any) -> None:
@@ -488,7 +488,7 @@ def test_a_job_is_told_the_memory_of_the_last_training(
         "[" * 10**5,
     ],
 )
-def test_a_damaged_record_of_memory_tells_nothing(tmp_path: Path, content: str) -> None:
+def test_a_damaged_record_of_memory_is_no_measurement(tmp_path: Path, content: str) -> None:
     assert reuse.peak_memory(str(tmp_path), "gone.json") == 0
     (tmp_path / METRICS).write_text(content)
     assert reuse.peak_memory(str(tmp_path), METRICS) == 0
