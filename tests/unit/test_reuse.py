@@ -439,14 +439,14 @@ def test_records_work_in_any_store_and_for_large_files(
 @pytest.fixture
 def peaks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The memory of the last training, as each job gets it."""
-    told: list[int] = []
+    given: list[int] = []
 
     def launch(_options: TrainOptions, *, peak_memory: int, outputs: tuple[str], **_: Any) -> None:
-        told.append(peak_memory)
+        given.append(peak_memory)
         raise ReplicaFailed(what="training failed", which=outputs[0], seen="exit code 1", do="Correct it.")
 
     monkeypatch.setattr(workflow, "_run_job", launch)
-    return told
+    return given
 
 
 def launch(runs: Path, data: PrepareSpec, name: str) -> Run:
@@ -458,9 +458,7 @@ def launch(runs: Path, data: PrepareSpec, name: str) -> Run:
     return run
 
 
-def test_a_job_is_told_the_memory_of_the_last_training(
-    runs: Path, toys: PrepareSpec, peaks: list[int]
-) -> None:
+def test_a_job_gets_the_memory_of_the_last_training(runs: Path, toys: PrepareSpec, peaks: list[int]) -> None:
     first = Run.named(str(runs), "first")
     history = [{"epoch": 1, "memory": 3 * 2**30}, {"epoch": 2, "memory": 2**30}, {"epoch": 3}]
     lines = "".join(json.dumps(epoch) + "\n" for epoch in history)
