@@ -175,20 +175,33 @@ def verify_command(dataset: str, store: str) -> None:
 @store_option
 @json_option
 def diff_command(old: str, new: str, store: str) -> None:
-    """Show what changed from the version OLD to the version NEW, including pixels."""
+    """Show what changed from the version OLD to the version NEW, also which files have other content."""
+    from ddpipe.prepare.entries import members_of
+
+    both = [(load_manifest(uri), store_of(uri)) for uri in (address(old, store), address(new, store))]
+    found = difference(*both)
     before, after = (
-        (load_manifest(uri), store_of(uri)) for uri in (address(old, store), address(new, store))
+        {
+            name: digest
+            for parts in members_of(*one).values()
+            for part in parts
+            for name, digest in zip(part.ids.tolist(), part.sha256.tolist(), strict=True)
+        }
+        for one in both
     )
-    found = difference(before, after)
+    compared = before.keys() & after.keys()
+    changed = sorted(name.decode() for name in compared if before[name] != after[name])
+    kept = sum(split.count for split in both[1][0].splits.values()) - len(found.added)
+    unknown = f", {kept - len(compared):,} not compared: no record of their files" * (kept > len(compared))
     lines = [
         *_some("added", list(found.added)),
         *_some("removed", list(found.removed)),
         *_some("moved", [f"{name}: {a} -> {b}" for name, (a, b) in found.moved.items()]),
         *_some("relabeled", [f"{name}: {a} -> {b}" for name, (a, b) in found.relabelled.items()]),
-        *_some("changed pixels of", list(found.changed)),
+        *_some(f"with other files{unknown}", changed),
         f"{_megabytes(found.shared_bytes)} in common",
     ]
-    print_result(asdict(found), "\n".join(lines))
+    print_result({**asdict(found), "changed": changed}, "\n".join(lines))
 
 
 @data_command.command("rm")

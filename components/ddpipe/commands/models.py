@@ -133,7 +133,7 @@ def evaluate_command(model: str, dataset: str, split: str, output: str, runs: st
     MODEL is a package: a folder, s3:// URI, name of a run or NAME@VERSION. The dataset version has to have
     the same classes, and images of the same shape.
     """
-    from ddpipe.evaluate.assess import assess
+    from ddpipe.evaluate.evaluate import assess
     from ddpipe.evaluate.report import gather_evaluation, render
 
     evaluation = assess(package_uri(model, runs, store), address(dataset, store), output, split)

@@ -17,24 +17,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from pathlib import PurePosixPath
-from typing import NamedTuple
 from uuid import uuid4
 
-import numpy as np
-
-from ddpipe.data.cache import default_cache
-from ddpipe.data.fetching import fetched
 from ddpipe.data.index import open_index
 from ddpipe.data.manifest import ColumnRef, DatasetManifest, ShardRef, load_manifest
-from ddpipe.data.shards import Shard, object_key, open_shard
+from ddpipe.data.shards import object_key
 from ddpipe.data.versions import versions
 from ddpipe.errors import CorruptObject, DatasetError, NoAccess, NoSuchObject
 from ddpipe.processes.machine import cpus
@@ -46,7 +39,6 @@ AT_ONCE = 8  # objects that are fetched or removed at the same time
 
 
 Opened = tuple[DatasetManifest, Store]  # a dataset version, and the store of its shards
-IN_MEMORY = 64  # images of each version that are held in memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,71 +49,32 @@ class Difference:
     removed: tuple[str, ...]
     moved: Mapping[str, tuple[str, str]]
     relabelled: Mapping[str, tuple[str, str]]
-    changed: tuple[str, ...]  # in both, with different pixels
     shared_bytes: int
 
 
-class _Sample(NamedTuple):
-    """What a version says about a sample, and where its image is."""
-
-    split: str
-    shown: str
-    shard: ShardRef
-    place: int
-
-
 def difference(old: Opened, new: Opened) -> Difference:
-    """Compare two versions, sample by sample; only images that may differ are read."""
+    """Compare what two versions say about their samples."""
     before, after = _samples(*old), _samples(*new)
     both = [(name, before[name], after[name]) for name in before if name in after]
     return Difference(
         added=tuple(sorted(after.keys() - before.keys())),
         removed=tuple(sorted(before.keys() - after.keys())),
-        moved={name: (was.split, now.split) for name, was, now in both if was.split != now.split},
-        relabelled={name: (was.shown, now.shown) for name, was, now in both if was.shown != now.shown},
-        changed=tuple(sorted(_changed(old, new, both))),
+        moved={name: (was, now) for name, (was, _), (now, _) in both if was != now},
+        relabelled={name: (was, now) for name, (_, was), (_, now) in both if was != now},
         shared_bytes=sum(shard.bytes for shard in shards_of(old[0]) & shards_of(new[0])),
     )
 
 
-def _samples(manifest: DatasetManifest, store: Store) -> dict[str, _Sample]:
-    names, found = manifest.classes, dict[str, _Sample]()
-    for split, part in manifest.splits.items():
+def _samples(manifest: DatasetManifest, store: Store) -> dict[str, tuple[str, str]]:
+    """The split of each sample, and its class or labels."""
+    names, found = manifest.classes, dict[str, tuple[str, str]]()
+    for split in manifest.splits:
         index = open_index(manifest, split, store)
-        places = ((shard, number) for shard in part.shards for number in range(shard.count))
-        for sample, label, place in zip(index.sample_ids, index.labels.tolist(), places, strict=True):
+        for sample, label in zip(index.sample_ids, index.labels.tolist(), strict=True):
             several = [] if isinstance(label, int) else label
             shown = ", ".join(name for name, value in zip(names, several, strict=False) if value)
-            found[sample] = _Sample(split, names[label] if isinstance(label, int) else shown, *place)
+            found[sample] = split, names[label] if isinstance(label, int) else shown
     return found
-
-
-def _changed(old: Opened, new: Opened, both: Iterable[tuple[str, _Sample, _Sample]]) -> Iterator[str]:
-    """Ids of the samples whose pixels differ."""
-    if old[0].shape != new[0].shape:
-        yield from (name for name, _, _ in both)
-        return
-    pairs: dict[tuple[ShardRef, ShardRef], list[tuple[str, int, int]]] = defaultdict(list)
-    for name, was, now in both:
-        if (was.shard, was.place) != (now.shard, now.place):
-            pairs[was.shard, now.shard].append((name, was.place, now.place))
-    cache = default_cache()
-
-    @lru_cache(IN_MEMORY)
-    def opened(version: int, shard: ShardRef) -> Shard:
-        manifest, store = (old, new)[version]
-        return open_shard(fetched(store, shard, cache), shard, manifest.shape)
-
-    for shards, samples in pairs.items():
-        for some in (samples[start : start + IN_MEMORY] for start in range(0, len(samples), IN_MEMORY)):
-            names, *places = zip(*some, strict=True)
-            first, second = (
-                opened(version, shard).each(np.array(indices))
-                for version, (shard, indices) in enumerate(zip(shards, places, strict=True))
-            )
-            yield from (
-                name for name, a, b in zip(names, first, second, strict=True) if not np.array_equal(a, b)
-            )
 
 
 def per_class(manifest: DatasetManifest, split: str) -> dict[str, int]:
@@ -134,14 +87,10 @@ def shards_of(manifest: DatasetManifest) -> set[ShardRef]:
     return {shard for split in manifest.splits.values() for shard in split.shards}
 
 
-def columns_of(manifest: DatasetManifest) -> set[ColumnRef]:
-    """The ids, labels and groups of a version."""
-    return {column for split in manifest.splits.values() for column in split.columns}
-
-
 def objects_of(manifest: DatasetManifest) -> set[ShardRef | ColumnRef]:
-    """Everything that a version needs besides its manifest."""
-    return {*shards_of(manifest), *columns_of(manifest)}
+    """Everything that a version needs besides its manifest: shards, and columns of ids, labels and groups."""
+    columns = {column for split in manifest.splits.values() for column in split.columns}
+    return {*shards_of(manifest), *columns}
 
 
 def damage(items: Iterable[ShardRef | ColumnRef], store: Store) -> dict[ShardRef | ColumnRef, str]:

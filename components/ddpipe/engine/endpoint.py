@@ -122,11 +122,10 @@ def _checked(url: str) -> str:
         is_url = False
     if is_url and url.isprintable() and " " not in url:
         return url.rstrip("/")
-    raise ParameterError(
-        what=EndpointOptions.what,
-        which="--endpoint",
-        seen="it is not a URL with http:// or https://" if url else "no URL of a server is given",
-        do="Give it, or set KFP_ENDPOINT; for a port-forward: "
+    raise _wrong(
+        "--endpoint",
+        "it is not a URL with http:// or https://" if url else "no URL of a server is given",
+        "Give it, or set KFP_ENDPOINT; for a port-forward: "
         "kubectl port-forward -n kubeflow svc/ml-pipeline 8888, then http://127.0.0.1:8888",
     )
 
@@ -136,29 +135,22 @@ def _header(source: str, text: str) -> str:
     value = text.strip()
     if value.isascii() and value.isprintable():
         return value
-    raise ParameterError(
-        what=EndpointOptions.what,
-        which=source,
-        seen="it has line breaks inside, or characters that an HTTP header cannot have",
-        do="Write the token or the cookies on one line, in plain ASCII.",
-    )
+    seen = "it has line breaks inside, or characters that an HTTP header cannot have"
+    raise _wrong(source, seen, "Write the token or the cookies on one line, in plain ASCII.")
 
 
 def _text(path: str) -> str:
     try:
         return Path(_readable(path)).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise ParameterError(
-            what=EndpointOptions.what,
-            which=path,
-            seen=f"it is not a readable text file: {error}",
-            do="Correct it.",
-        ) from error
+        raise _wrong(path, f"it is not a readable text file: {error}", "Correct it.") from error
 
 
 def _readable(path: str) -> str:
     if path and not Path(path).is_file():
-        raise ParameterError(
-            what=EndpointOptions.what, which=path, seen="there is no such file", do="Correct the path."
-        )
+        raise _wrong(path, "there is no such file", "Correct the path.")
     return path
+
+
+def _wrong(which: str, seen: str, do: str) -> ParameterError:
+    return ParameterError(what=EndpointOptions.what, which=which, seen=seen, do=do)

@@ -1,4 +1,8 @@
-"""The step: score a trained model on a split, every sample exactly once."""
+"""Score a model on a split, every sample exactly once: the step, and any package on any split.
+
+A package answers with its ONNX model, its own temperature and thresholds: what it would answer when served.
+Images that the model was trained on are scored like the others, and counted in a warning.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +21,17 @@ from torch import nn
 from ddpipe.data.index import Hashes, are_in, counted, held_out_seen
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.reader import SplitReader, open_split
-from ddpipe.errors import CheckpointError, DatasetError, Diverged
+from ddpipe.errors import CheckpointError, DatasetError, Diverged, ParameterError
+from ddpipe.evaluate.champion import BATCH, differences_to
 from ddpipe.evaluate.measure import best_thresholds, fitted, measure, unproven
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.model import VIEWS
 from ddpipe.model.classifier import load_model, samples_seen
 from ddpipe.model.evaluation import Evaluation, Metrics, Subject, publish
 from ddpipe.model.metrics import METRICS, Answers
-from ddpipe.model.package import Signature
+from ddpipe.model.package import ONNX, Signature, load_package, seen_by
 from ddpipe.model.scoring import Answer, Averaged, Compared, answers_to, logits_by, with_views
+from ddpipe.model.session import session_of
 from ddpipe.model.tasks import TASKS
 from ddpipe.model.training_record import training_record
 from ddpipe.parameters import AUTO
@@ -120,6 +126,43 @@ def evaluate(
         history=checkpoint.history,
     )
     return judge(model, manifest, manifest_uri, SPLIT, store)
+
+
+def assess(model: str, manifest_uri: str, output_uri: str, split: str) -> Evaluation:
+    """Score a package on a split, and publish the evaluation."""
+    store = open_store(output_uri)
+    store.check_writable()
+    manifest, package = load_manifest(manifest_uri), load_package(model)
+    if ONNX not in package.folder.sha256:
+        raise ParameterError(
+            what="the model cannot be evaluated",
+            which=model,
+            seen=f"it has no {ONNX}, as ONNX cannot express its network",
+            do="See the evaluation of its run, which PyTorch made.",
+        )
+    if problems := list(differences_to(package.signature, manifest)):
+        raise ParameterError(
+            what="the model cannot be evaluated on this dataset",
+            which=f"{model}, {manifest_uri}",
+            seen="; ".join(problems),
+            do="Name a dataset version with the same classes, and images of the same shape.",
+        )
+    training = package.lineage.get("training")
+    epoch = training.get("epoch") if isinstance(training, dict) else 0
+    session, classes = session_of(package.folder, package.signature), len(package.signature.classes)
+
+    def answer(splits: Mapping[str, SplitReader]) -> Answered:
+        return {name: score(session, split, classes, BATCH) for name, split in splits.items()}, None
+
+    judged = Judged(
+        uri=model,
+        signature=package.signature,
+        epoch=epoch if isinstance(epoch, int) else 0,
+        answer=answer,
+        seen=seen_by(package.folder),
+        is_whole=True,
+    )
+    return judge(judged, manifest, manifest_uri, split, store)
 
 
 def judge(

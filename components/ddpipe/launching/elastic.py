@@ -43,11 +43,6 @@ def size_of(found: Object) -> int | None:
     return _number(found, NODES)
 
 
-def requested_nodes(found: Object) -> int | None:
-    """The number of pods that somebody requested for a running job; None if nobody did."""
-    return _number(found, REQUESTED_NODES)
-
-
 def worked_before(found: Object) -> float:
     """For how many seconds earlier jobs of its step had worked when this one was created."""
     text = (found["metadata"].get("annotations") or {}).get(WORKED, "")
@@ -62,7 +57,7 @@ def _number(found: Object, annotation: str) -> int | None:
 
 def requested(found: Object, nodes: int) -> Resize | None:
     """The resize that somebody requested; None if nobody did, or the job has that size."""
-    wanted = requested_nodes(found)
+    wanted = _number(found, REQUESTED_NODES)
     if wanted is None or wanted == nodes or "deletionTimestamp" in found["metadata"]:
         return None
     return Resize(wanted, wanted, f"scaled, nodes from {nodes} to {wanted}")

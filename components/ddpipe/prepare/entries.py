@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpipe.data.columns import Columns, Text
-from ddpipe.data.manifest import ShardRef
+from ddpipe.data.manifest import DatasetManifest, ShardRef
 from ddpipe.data.npy import array_of
 from ddpipe.data.shards import shard_key
 from ddpipe.data.typed import typed
@@ -90,6 +90,15 @@ def read_entries(store: Store, name: str) -> list[Entry]:
     keys = [info.key for info in store.list(_folder(name)) if info.key.endswith(ENDING)]
     with ThreadPoolExecutor(cpus()) as pool:
         return [entry for found in pool.map(lambda key: _read(store, key), keys) for entry in found]
+
+
+def members_of(manifest: DatasetManifest, store: Store) -> dict[str, list[Members]]:
+    """What is known about the images of each split, as far as the entries still exist."""
+    entries = {entry.shard: entry for entry in read_entries(store, manifest.name)}
+    return {
+        name: [entries[shard].members for shard in split.shards if shard in entries]
+        for name, split in manifest.splits.items()
+    }
 
 
 def lost(entries: Iterable[Entry], store: Store) -> set[str]:

@@ -21,7 +21,7 @@ from ddpipe.data.versions import origin
 from ddpipe.prepare.checks import class_warnings
 from ddpipe.prepare.duplicates import near_duplicates
 from ddpipe.prepare.encoding import Sizes, how_shaped, shown_size, target_of
-from ddpipe.prepare.entries import Members, read_entries, sizes
+from ddpipe.prepare.entries import Members, members_of, sizes
 from ddpipe.storage import Store
 from ddpipe.templates import environment, png_uri, with_contents
 
@@ -52,7 +52,7 @@ def data_report_html(manifest: DatasetManifest, store: Store) -> str:
         for label, name in enumerate(manifest.classes)
     ]
     totals = [manifest.splits[split].count for split in SPLITS]
-    members = _members(manifest, store)
+    members = members_of(manifest, store)
     same, alike = copies(members), lookalikes(members)
     shapes = sizes(part for found in members.values() for part in found)
     encoding = manifest.source.get("encoding", {})
@@ -201,15 +201,6 @@ def _gathered(members: Found, column: str) -> tuple[Strings, list[str], Text]:
 def _named(groups: Sequence[Rows], ids: Strings, splits: Sequence[str]) -> list[dict[str, str]]:
     named = [{ids[row]: splits[row] for row in group} for group in groups]
     return sorted(named, key=lambda group: (-len(set(group.values())), sorted(group)))
-
-
-def _members(manifest: DatasetManifest, store: Store) -> dict[str, list[Members]]:
-    """What prepare recorded about the files of each split, as far as the entries still exist."""
-    entries = {entry.shard: entry for entry in read_entries(store, manifest.name)}
-    return {
-        name: [entries[shard].members for shard in split.shards if shard in entries]
-        for name, split in manifest.splits.items()
-    }
 
 
 def _part(manifest: DatasetManifest, split: str, store: Store, rows: Rows) -> SplitReader:

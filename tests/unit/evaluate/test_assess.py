@@ -15,8 +15,7 @@ from ddpipe.data.index import hashed
 from ddpipe.data.npy import to_bytes
 from ddpipe.data.reader import open_split
 from ddpipe.errors import DatasetError, ParameterError
-from ddpipe.evaluate.assess import assess
-from ddpipe.evaluate.evaluate import evaluate
+from ddpipe.evaluate.evaluate import assess, evaluate
 
 
 @pytest.fixture(scope="module", params=[a_dataset, a_multilabel_dataset], ids=["multiclass", "multilabel"])
