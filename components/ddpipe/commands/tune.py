@@ -40,7 +40,6 @@ from ddpipe.processes.machine import on_stop
 from ddpipe.runs import Run, RunOptions, removed_if_rejected
 from ddpipe.search import MAX_FAILED, SearchOptions
 from ddpipe.search.space import (
-    Space,
     check_katib,
     checked,
     katib_parameters,
@@ -102,8 +101,16 @@ def katib_command(given: RunSettings) -> CommandOutcome:
     dataset, recipe = address(given["dataset"], given["store"]), chosen_recipe(given)
     space = checked(parsed(search.search), recipe, given.given)
     check_katib(space)
-    plan = _plan(
-        space, search, recipe, f"val_{TASKS[load_manifest(dataset).task].scores[0]}", given["restart"]
+    plan = SearchPlan(
+        parameters=katib_parameters(space),
+        metric=f"val_{TASKS[load_manifest(dataset).task].scores[0]}",
+        algorithm=search.sampler,
+        seed=recipe.seed,
+        early_stopping=search.pruning == "median",
+        trials=search.trials,
+        parallel=min(search.parallel_trials, search.trials),
+        max_failed=MAX_FAILED,
+        restart=given["restart"],
     )
     from ddpipe.kube.api import connect
 
@@ -169,20 +176,6 @@ def _searched(job: TrainingJob, plan: SearchPlan, cluster: Cluster) -> tuple[Out
 
     outcome = launch(job, cluster, exists=lambda _uri: True, is_process=True, wrap=kind, check=check)
     return outcome, *found[-1]
-
-
-def _plan(space: Space, search: SearchOptions, recipe: Recipe, metric: str, restart: str) -> SearchPlan:
-    return SearchPlan(
-        parameters=katib_parameters(space),
-        metric=metric,
-        algorithm=search.sampler,
-        seed=recipe.seed,
-        early_stopping=search.pruning == "median",
-        trials=search.trials,
-        parallel=min(search.parallel_trials, search.trials),
-        max_failed=MAX_FAILED,
-        restart=restart,
-    )
 
 
 def _options(options: JobOptions, plan: SearchPlan) -> dict[str, Any]:

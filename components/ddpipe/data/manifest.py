@@ -141,11 +141,10 @@ class DatasetManifest:
         if not isinstance(fields, dict) or "schema" not in fields:
             raise _no_manifest(origin, "it has no schema")
         if fields["schema"] not in {SCHEMA, WHOLE_SCHEMA}:
-            raise DatasetError(
-                what="a dataset cannot be read",
-                which=origin,
-                seen=f"it has schema {fields['schema']}, this ddpipe reads {SCHEMA} and {WHOLE_SCHEMA}",
-                do="Prepare the dataset again with this ddpipe and remove this version: `ddpipe data rm`. If "
+            raise error_for_dataset(
+                origin,
+                f"it has schema {fields['schema']}, this ddpipe reads {SCHEMA} and {WHOLE_SCHEMA}",
+                "Prepare the dataset again with this ddpipe and remove this version: `ddpipe data rm`. If "
                 "this is not a manifest, give the URI of one, as `ddpipe data ls` lists them.",
             )
         try:
@@ -178,12 +177,8 @@ def store_of(manifest_uri: str) -> Store:
     """The store that holds a manifest and its shards."""
     location = _LOCATION.fullmatch(manifest_uri)
     if not location:
-        raise DatasetError(
-            what="a dataset cannot be read",
-            which=manifest_uri,
-            seen="this is not where a store keeps a manifest",
-            do="Give <store>/datasets/<name>/<dataset_id>/manifest.json, as `ddpipe prepare` printed it.",
-        )
+        do = "Give <store>/datasets/<name>/<dataset_id>/manifest.json, as `ddpipe prepare` printed it."
+        raise error_for_dataset(manifest_uri, "this is not where a store keeps a manifest", do)
     return open_store(location["root"] or ("/" if manifest_uri.startswith("/") else "."))
 
 
@@ -226,22 +221,15 @@ def _counts_fit(split: Split, manifest: DatasetManifest) -> bool:
 
 
 def _no_manifest(which: str, reason: str) -> DatasetError:
-    return DatasetError(
-        what="a dataset cannot be read",
-        which=which,
-        seen=f"it is not a dataset manifest: {reason}",
-        do="Give the URI of a manifest.json, as `ddpipe data ls` lists them.",
-    )
+    do = "Give the URI of a manifest.json, as `ddpipe data ls` lists them."
+    return error_for_dataset(which, f"it is not a dataset manifest: {reason}", do)
 
 
-def error_for_dataset(which: str, seen: str) -> DatasetError:
-    """The error of a version that is not what was published."""
-    return DatasetError(
-        what="a dataset cannot be read",
-        which=which,
-        seen=seen,
-        do="Prepare the dataset again: `ddpipe prepare`.",
-    )
+def error_for_dataset(
+    which: str, seen: str, do: str = "Prepare the dataset again: `ddpipe prepare`."
+) -> DatasetError:
+    """The error of a version that cannot be read."""
+    return DatasetError(what="a dataset cannot be read", which=which, seen=seen, do=do)
 
 
 DATASET = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")  # a dataset's name; it is a part of paths

@@ -20,13 +20,14 @@ from ddpipe.data.manifest import Shape
 from ddpipe.errors import ParameterError
 from ddpipe.processes.packing import imported
 
+CANNOT_BUILD = "the network cannot be built"
 LINES = 3  # of the user's own code, in a message: the innermost calls
 TRIAL_BATCH = 2  # images: the fewest with which batch normalization works
 
 
 def build_own(name: str, shape: Shape, classes: int) -> nn.Module:
     """The network of the user's function; its name must never come from a file, as it is imported."""
-    with _reported(name):
+    with _reported(f"model {name!r}", CANNOT_BUILD):
         network = imported(name)(shape, classes)
     if not isinstance(network, nn.Module):
         raise cannot_build(
@@ -102,7 +103,7 @@ def try_training(network: nn.Module, name: str, shape: Shape) -> None:
     random = torch.get_rng_state()
     mode = network.training
     try:
-        with _reported(name):
+        with _reported(f"model {name!r}", CANNOT_BUILD):
             network.train()(torch.zeros(TRIAL_BATCH, channels, height, width)).square().sum().backward()
     finally:
         network.train(mode)
@@ -143,7 +144,7 @@ def check_logits(network: nn.Module, name: str, shape: Shape, classes: int) -> N
 
 
 @contextmanager
-def _reported(name: str, what: str = "") -> Iterator[None]:
+def _reported(which: str, what: str) -> Iterator[None]:
     """Report what the user's code raises as the user's error."""
     try:
         yield
@@ -151,9 +152,7 @@ def _reported(name: str, what: str = "") -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:  # the user's code may raise anything
         do = "Correct the function, or put its package where Python finds it (PYTHONPATH)."
-        if what:
-            raise ParameterError(what=what, which=name, seen=_described(error), do=do) from error
-        raise cannot_build(name, _described(error), do) from error
+        raise ParameterError(what=what, which=which, seen=_described(error), do=do) from error
 
 
 def _described(error: BaseException) -> str:
@@ -170,4 +169,4 @@ def _described(error: BaseException) -> str:
 
 def cannot_build(name: str, seen: str, do: str) -> ParameterError:
     """The error of a network that cannot be built."""
-    return ParameterError(what="the network cannot be built", which=f"model {name!r}", seen=seen, do=do)
+    return ParameterError(what=CANNOT_BUILD, which=f"model {name!r}", seen=seen, do=do)
