@@ -37,7 +37,6 @@ SCRATCH = "scratch/"  # folder for what was encoded for a version but not publis
 POOLS = ("shards/", "columns/")  # folders of objects that are named by their content
 AT_ONCE = 8  # objects that are fetched or removed at the same time
 
-
 Opened = tuple[DatasetManifest, Store]  # a dataset version, and the store of its shards
 
 

@@ -152,10 +152,8 @@ class JpegShard:
             raise damaged(self._path, f"image {index}: {error}") from error
 
 
-@cache
-def _decoders() -> ThreadPoolExecutor:
-    """Threads, because the decoder releases Python's lock."""
-    return ThreadPoolExecutor(cpus(), thread_name_prefix="decode")
+# Threads, because the decoder releases Python's lock.
+_decoders = cache(lambda: ThreadPoolExecutor(cpus(), thread_name_prefix="decode"))
 
 
 def cropped(jpeg: bytes, shape: tuple[int, int, int]) -> Images:

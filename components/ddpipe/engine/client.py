@@ -137,7 +137,6 @@ class Client:
         which = _which(method, url)
         address = f"{url}?{urlencode(_given(query))}" if query else url
         sent = {**self.endpoint.headers(), **(headers or {})}
-
         try:
             response = self.pool.request(
                 method, address, headers=sent, timeout=Timeout(*PATIENCE), preload_content=False, **content

@@ -158,7 +158,8 @@ def _card(
     signature: Signature, manifest: DatasetManifest, evaluation: Evaluation, lineage: Mapping[str, Any]
 ) -> str:
     cards = environment("ddpipe.export")
-    cards.filters["cell"] = _cell
+    # Text stays within its cell of a Markdown table.
+    cards.filters["cell"] = lambda text: escape(" ".join(text.split())).replace("|", Markup("&#124;"))
     return cards.get_template("card.md.j2").render(
         signature=signature,
         manifest=manifest,
@@ -171,8 +172,3 @@ def _card(
         how=signature.preprocessing,
         opset=OPSET,
     )
-
-
-def _cell(text: str) -> Markup:
-    """Text that stays within its cell of a Markdown table."""
-    return escape(" ".join(text.split())).replace("|", Markup("&#124;"))

@@ -68,8 +68,8 @@ class Usage:
     """What pods take of each node, as sums: all pods now, and for good those that belong to it."""
 
     def __init__(self) -> None:
-        self.for_good: defaultdict[str, defaultdict[str, float]] = _sums()
-        self.now: defaultdict[str, defaultdict[str, float]] = _sums()
+        self.for_good: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+        self.now: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
 
     def add(self, pod: Object) -> None:
         """Count a pod that has not ended."""
@@ -82,10 +82,6 @@ class Usage:
             self.now[node][name] += amount
             if stays:
                 self.for_good[node][name] += amount
-
-
-def _sums() -> defaultdict[str, defaultdict[str, float]]:
-    return defaultdict(lambda: defaultdict(float))
 
 
 def check(pod: Object, count: int, nodes: Sequence[Node], usage: Usage | None) -> NodeFindings:

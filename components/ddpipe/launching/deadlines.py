@@ -73,10 +73,6 @@ class Limits:
         self._running, self._ticked = running, now
         return next((clock for clock, left in self._clocks() if left < 0), None)
 
-    def of_next_job(self) -> Limits:
-        """The clocks of the job that replaces this one; it has worked for as long."""
-        return Limits(self.deadlines, self.worked)
-
     def has_settled(self, now: float, *, reconnecting: bool = False) -> bool:
         """Whether a job that has ended can be judged although the last states of some pods are unknown."""
         self._ended_since = now if self._ended_since is None else self._ended_since

@@ -153,7 +153,7 @@ def _through_all_sizes(
             change, losses = loss, losses + 1
         else:
             return attempt, found, seen
-        limits, adopted = limits.of_next_job(), False
+        limits, adopted = Limits(limits.deadlines, limits.worked), False
         found = _resized(replace(attempt, worked=limits.worked), found, change)
 
 

@@ -7,11 +7,14 @@ launchers, and there the scheduler, an autoscaler or a queue decides anyway.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.options import Preflight
 from ddpipe.kube import capacity
-from ddpipe.kube.cluster import Cluster, pages, readable
+from ddpipe.kube.cluster import Cluster, Query, pages, readable
+from ddpipe.kube.resources import Object
 
 _NODES, _ALL_PODS = "/api/v1/nodes", "/api/v1/pods"
 _NOT_ENDED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
@@ -45,29 +48,29 @@ def _nodes(cluster: Cluster, job: TrainingJob) -> list[capacity.Node] | None:
     if job.preflight == Preflight.AUTOSCALING:
         return None
     nodes: list[capacity.Node] = []
-
-    def read() -> list[capacity.Node] | None:
-        for page in pages(cluster.get, _NODES):
-            nodes.extend(map(capacity.Node.of, page))
-            if len(nodes) > MOST_NODES:
-                return None
-        return nodes
-
-    return readable(read)
+    is_read = _each(cluster, _NODES, MOST_NODES, lambda node: nodes.append(capacity.Node.of(node)))
+    return nodes if is_read else None
 
 
 def _usage(cluster: Cluster) -> capacity.Usage | None:
     """What other pods take; None if they may not be read, or are too many."""
     usage = capacity.Usage()
+    return usage if _each(cluster, _ALL_PODS, MOST_PODS, usage.add, _NOT_ENDED) else None
 
-    def read() -> capacity.Usage | None:
+
+def _each(
+    cluster: Cluster, path: str, most: int, take: Callable[[Object], None], query: Query | None = None
+) -> bool:
+    """Take each object of a list, page by page; whether they may be read, and are not too many."""
+
+    def read() -> bool:
         count = 0
-        for page in pages(cluster.get, _ALL_PODS, _NOT_ENDED):
+        for page in pages(cluster.get, path, query):
             count += len(page)
-            if count > MOST_PODS:
-                return None
-            for other in page:
-                usage.add(other)
-        return usage
+            if count > most:
+                return False
+            for one in page:
+                take(one)
+        return True
 
-    return readable(read)
+    return bool(readable(read))

@@ -146,15 +146,10 @@ def _of_folder(path: str) -> Detected:
     if classes:
         return Detected("folder", path)
     if tar := next((key for key in keys if key.endswith(".tar")), ""):
-        return _of_tars(path, tar)
+        place = f"{path.rstrip('/')}/{tar}"
+        found = _of_tar(place, *split_uri(place))  # the first one stands for all
+        return replace(found, path=path) if found.source == "webdataset" else found
     raise _unknown(path, keys, images)
-
-
-def _of_tars(path: str, first: str) -> Detected:
-    """All tars of a folder, by its first one; rejected if that has to be unpacked."""
-    place = f"{path.rstrip('/')}/{first}"
-    found = _of_tar(place, *split_uri(place))
-    return replace(found, path=path) if found.source == "webdataset" else found
 
 
 def _tables(keys: Iterable[str], depth: int = 0) -> list[str]:

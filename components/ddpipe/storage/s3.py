@@ -216,7 +216,7 @@ class S3Store:
     def _pieces(self, key: str, start: int = 0, length: int = 0) -> Iterator[bytes]:
         """An object's bytes, or `length` from `start`; resumed where a connection breaks."""
         digest, done = hashlib.sha256(), 0
-        breaks = _Breaks(self._connection.retries)
+        breaks, since = 0, 0  # of the connection, since so many bytes
         unchanged: dict[str, str | list[str] | tuple[str]] = {}
         while True:
             response = self._client.get_object(
@@ -231,8 +231,10 @@ class S3Store:
                     done += len(piece)
                     yield piece
             except HTTPError:
-                if not breaks.may_resume(done):
+                breaks, since = (1, done) if done - since >= PROGRESS else (breaks + 1, since)
+                if breaks > self._connection.retries:
                     raise
+                time.sleep(connection.BACKOFF * 2 ** (breaks - 1))
             finally:
                 response.close()
                 response.release_conn()
@@ -252,23 +254,6 @@ class S3Store:
             seen=seen,
             do="Delete it and run the step again that wrote it.",
         )
-
-
-class _Breaks:
-    """Counts how often the connection of one download breaks, again from 0 after `PROGRESS` bytes."""
-
-    def __init__(self, retries: int) -> None:
-        self._retries, self._breaks, self._since = retries, 0, 0
-
-    def may_resume(self, done: int) -> bool:
-        """Whether to connect again after `done` bytes; waits before it says so."""
-        if done - self._since >= PROGRESS:
-            self._breaks, self._since = 0, done
-        self._breaks += 1
-        if self._breaks > self._retries:
-            return False
-        time.sleep(connection.BACKOFF * 2 ** (self._breaks - 1))
-        return True
 
 
 def _swap(client: Minio, bucket: str, name: str, expected: bytes | None, data: bytes) -> bool:

@@ -70,7 +70,7 @@ def test_the_clock_of_finished_continues_in_the_next_job() -> None:
     clock = Limits(Deadlines(finished=3600))
     clock.exceeded(Stage.FINISHED, 0, running=True)
     clock.exceeded(Stage.FINISHED, 3000, running=True)
-    clock = clock.of_next_job()
+    clock = Limits(clock.deadlines, clock.worked)
     assert clock.exceeded(Stage.SCHEDULED, 3100, running=True) is None
     assert clock.exceeded(Stage.FINISHED, 3200, running=True) is None
     assert clock.exceeded(Stage.FINISHED, 3700, running=True) is None
