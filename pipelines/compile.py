@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -103,15 +102,20 @@ def _moved(path: Path, target: Path) -> Path:
 def _python_v1() -> str:
     """The Python of an environment with kfp 1.8, inside the current one; created on first use."""
     lock = hashlib.sha256(_V1_LOCK.read_bytes()).hexdigest()[:12]
-    home = Path(sys.prefix) / f"kfp-v1-{lock}"
-    python = home / "bin" / "python"
-    if not (home / "complete").exists():
-        shutil.rmtree(home, ignore_errors=True)
-        _run(sys.executable, "-m", "venv", str(home))
-        pip = (str(python), "-m", "pip", "--quiet", "--disable-pip-version-check")
-        _run(*pip, "install", "--require-hashes", "--no-deps", "--requirement", str(_V1_LOCK))
-        (home / "complete").touch()
-    return str(python)
+    home = Path(sys.prefix) / f"kfp1-{lock}"
+    if not home.exists():
+        with tempfile.TemporaryDirectory(dir=sys.prefix, prefix="kfp1-") as scratch:
+            fresh = Path(scratch) / "environment"
+            _run(sys.executable, "-m", "venv", str(fresh))
+            pip = (str(fresh / "bin" / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check")
+            _run(*pip, "install", "--require-hashes", "--no-deps", "--requirement", str(_V1_LOCK))
+            # It can be moved, as only its Python is run, which finds the packages by its own place.
+            try:
+                fresh.rename(home)
+            except OSError:
+                if not home.exists():  # it does if another process was faster
+                    raise
+    return str(home / "bin" / "python")
 
 
 def _run(*command: str) -> None:

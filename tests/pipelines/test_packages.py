@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from ddpipe.__main__ import cli
 from ddpipe.errors import ParameterError
 from ddpipe.jobs import BACKENDS
 from ddpipe.parameters import AUTO, Parameter, declared
-from ddpipe.pipelines.compile import COMPILED, PIPELINES, compile_all, compile_v1, compile_v2
+from ddpipe.pipelines.compile import COMPILED, PIPELINES, _python_v1, compile_all, compile_v1, compile_v2
 from ddpipe.pipelines.wiring import MOUNT, Given, Made, Task
 from ddpipe.steps import (
     CLEAN_UP,
@@ -445,3 +447,18 @@ def test_the_guide_has_a_row_for_every_field_and_every_option(name: str) -> None
     pipeline = PIPELINES[name]
     members = {one.name for item in pipeline.parameters for one in pipeline.members(item.name)}
     assert rows == {item.name for item in pipeline.parameters} | members
+
+
+@pytest.mark.slow
+def test_two_that_compile_at_once_make_one_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = tmp_path / "requirements.txt"
+    lock.touch()
+    monkeypatch.setattr("ddpipe.pipelines.compile._V1_LOCK", lock)
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: _python_v1(), range(2))
+    assert first == second
+    subprocess.run([first, "-m", "pip", "--version"], check=True)
+    assert len(list(tmp_path.iterdir())) == 2
