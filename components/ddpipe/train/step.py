@@ -86,6 +86,8 @@ class TrainingStep:
             self.strategy.exchange(is_last=number == len(parts))
             with self.autocast():
                 logits = self.strategy.model(shown)
+            if number == len(parts):  # while the gradients are computed: none of them depends on these
+                take_means = self._running_statistics.average()
             logits = logits.float()  # losses are summed in full precision; the network may compute in half
             losses = self._losses(logits, wanted)
             # Ranks average their gradients: so this is the mean over the global batch, even if the ranks'
@@ -97,8 +99,7 @@ class TrainingStep:
             clip_grad_norm_(self._parameters, recipe.clip_norm)
         self.scaler.step(optimizer)
         self.scaler.update()
-        # After the update: no gradient depends on them, and the average below includes them.
-        self._running_statistics.average()
+        take_means()  # the average below includes them
         if self.average:
             self.average.update(step)
         return reduce(torch.add, totals)

@@ -76,13 +76,20 @@ class RunningStatistics:
             if buffer is not None
         ]
 
-    def average(self) -> None:
-        """Give every rank the mean over the ranks."""
+    def average(self) -> Callable[[], None]:
+        """Begin to add up what a forward pass left; the answer gives every rank the mean over the ranks."""
         if self._world.size == 1 or not self._buffers:
-            return
-        mean = self._world.sum(torch.cat(self._buffers)) / self._world.size
-        for buffer, own in zip(self._buffers, torch.split(mean, list(map(len, self._buffers))), strict=True):
-            buffer.copy_(own)
+            return lambda: None
+        total = torch.cat(self._buffers)
+        adding = dist.all_reduce(total, async_op=True)
+
+        def take() -> None:
+            adding.wait()
+            means = torch.split(total / self._world.size, list(map(len, self._buffers)))
+            for buffer, mean in zip(self._buffers, means, strict=True):
+                buffer.copy_(mean)
+
+        return take
 
 
 class SyncBatchNorm(nn.BatchNorm2d):

@@ -25,7 +25,9 @@ from ddpipe.train.constants import (
     LAUNCHES_LATER,
     MOST_EPOCHS,
     MOST_STEPS,
+    MOST_UNPOLLED,
     PATIENCE_STEPS,
+    POLL_SECONDS,
     SCORING_WORK,
     STEPS_BEFORE_FIRST_DECISION,
 )
@@ -337,6 +339,51 @@ def test_a_stop_request_takes_effect_at_any_time(clock: list[float]) -> None:
     assert watch.agreed(ALONE) is TrainingRequest.STOP
     watch.saved()
     assert watch.agreed(ALONE) is TrainingRequest.STOP
+
+
+class Polled(World):
+    """One of two ranks, which notes when they asked each other; the other one says `OTHER`."""
+
+    def max(self, value: int) -> int:
+        POLLS.append(timetable.time.monotonic())
+        return max(value, *OTHER)
+
+
+POLLS: list[float] = []
+OTHER: list[int] = []
+
+
+def polled(clock: list[float], step: float, *others: int) -> tuple[Watch, World]:
+    """A training of a hundred steps that take so long."""
+    POLLS.clear()
+    OTHER[:] = [0, *others]
+    watch, world = Watch(60), Polled(0, 2, ALONE.device)
+    for _ in range(100):
+        assert watch.agreed(world) is TrainingRequest.CONTINUE
+        clock[0] += step
+    return watch, world
+
+
+@pytest.mark.parametrize(("step", "polls"), [(1.0, 100), (0.1, 35), (0.025, 12), (0.0001, 7)])
+def test_ranks_poll_each_other_a_few_times_a_second(clock: list[float], step: float, polls: int) -> None:
+    polled(clock, step)
+    assert len(POLLS) == pytest.approx(polls, abs=2)
+    assert max(after - before for before, after in pairwise(POLLS)) <= max(step, POLL_SECONDS) + step
+
+
+def test_the_slowest_rank_says_when_they_poll_again(clock: list[float]) -> None:
+    polled(clock, 0.025, MOST_UNPOLLED)  # a rank whose steps take long
+    assert len(POLLS) == 100
+
+
+def test_a_request_between_two_polls_counts_at_the_next(clock: list[float]) -> None:
+    watch, world = polled(clock, 0.025)
+    watch.request_stop()
+    asked = clock[0]
+    while watch.agreed(world) is TrainingRequest.CONTINUE:
+        clock[0] += 0.025
+    assert clock[0] - asked < POLL_SECONDS + 0.025
+    POLLS.clear()
 
 
 class Waiting(World):

@@ -233,11 +233,18 @@ def test_running_statistics_are_the_means_over_the_ranks(monkeypatch: pytest.Mon
     buffers["0.running_mean"].copy_(torch.tensor([1.0, 2.0]))
     buffers["1.running_var"].copy_(torch.tensor([3.0, 5.0, 7.0]))
 
-    def with_a_rank_of_ones(values: torch.Tensor) -> None:
-        values += 1
+    class Adding:
+        def __init__(self, values: torch.Tensor, *, async_op: bool) -> None:
+            assert async_op
+            self._values = values
 
-    monkeypatch.setattr(torch.distributed, "all_reduce", with_a_rank_of_ones)
-    RunningStatistics(model, World(0, 2, CPU)).average()
+        def wait(self) -> None:
+            self._values += 1  # of a rank of ones
+
+    monkeypatch.setattr(torch.distributed, "all_reduce", Adding)
+    take_means = RunningStatistics(model, World(0, 2, CPU)).average()
+    assert buffers["0.running_mean"].tolist() == [1.0, 2.0]
+    take_means()
     assert buffers["0.running_mean"].tolist() == [1.0, 1.5]
     assert buffers["1.running_mean"].tolist() == [0.5, 0.5, 0.5]
     assert buffers["1.running_var"].tolist() == [2.0, 3.0, 4.0]
