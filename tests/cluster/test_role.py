@@ -160,6 +160,9 @@ OF_ARGO = {("argoproj.io", "workflowtaskresults", verb) for verb in ("create", "
 OF_KATIB = {("kubeflow.org", "experiments", verb) for verb in ("create", "get", "list", "watch", "delete")}
 """For searches on clusters with Katib: tests/cluster/test_katib.py."""
 
+OF_METRICS = {("metrics.k8s.io", "pods", "get")}
+"""For clusters with a metrics server: tests/unit/launching/test_silence.py."""
+
 SAVES_REQUESTS = {("argoproj.io", "workflows", "list")}
 """What only changes the number of requests, which tests/unit/launching/test_ownership.py counts."""
 
@@ -176,7 +179,7 @@ def granted() -> set[Verb]:
 
 
 def test_the_role_grants_nothing_that_is_not_looked_at_here() -> None:
-    assert granted() == LOSSES.keys() | OF_ARGO | OF_KATIB | SAVES_REQUESTS
+    assert granted() == LOSSES.keys() | OF_ARGO | OF_KATIB | OF_METRICS | SAVES_REQUESTS
 
 
 @pytest.fixture(scope="module")

@@ -39,6 +39,7 @@ class Resource:
 
 
 PODS = Resource(group="", version="v1", plural="pods", kind="Pod")
+METRICS = Resource(group="metrics.k8s.io", version="v1beta1", plural="pods", kind="PodMetrics")
 EVENTS = Resource(group="", version="v1", plural="events", kind="Event")
 SECRETS = Resource(group="", version="v1", plural="secrets", kind="Secret")
 SNAPSHOTS = Resource(

@@ -36,7 +36,8 @@ from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.options import Restart
 from ddpipe.jobs.status import JobStatus, Phase, Replica, Run, Stage
 from ddpipe.kube.api import ApiError, Cluster, Refused
-from ddpipe.kube.resources import Object
+from ddpipe.kube.capacity import quantity
+from ddpipe.kube.resources import METRICS, Object
 from ddpipe.launching import diagnosis, elastic
 from ddpipe.launching.deadlines import Limits, ran_since
 from ddpipe.launching.elastic import Resize
@@ -288,10 +289,19 @@ class Follower:
         if status.stage is not Stage.FINISHED or not self._observer.is_current or math.isinf(silence.since):
             silence.begin(now)
         running = {one.rank: one for one in status.replicas if one.is_running}
-        if warning := silence.warning(running, now):
+        if warning := silence.warning(running, now, lambda rank: self._used(running[rank])):
             self._note(warning)
         if limit is None or now < silence.since + limit:
             return
         if self.logs.is_silent(running.values(), limit):
             raise diagnosis.hung(self.job, self.backend, limit)
         silence.begin(now)
+
+    def _used(self, replica: Replica) -> str:
+        """The processors that a pod uses, if the cluster measures it: most ranks that hang wait."""
+        try:
+            found = self.cluster.get(METRICS.path(self.job.namespace, replica.pod))
+            used = sum(quantity(one["usage"]["cpu"]) for one in found["containers"])
+        except (ApiError, KeyError, TypeError, ValueError):
+            return ""
+        return f" (uses {used:.2f} CPUs)"

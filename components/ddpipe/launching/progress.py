@@ -204,8 +204,14 @@ class Silence:
         pauses.last, pauses.is_reported = now, False
         pauses.lines += 1
 
-    def warning(self, running: Collection[str], now: float) -> str:
-        """Which running ranks are silent for much longer than ever; empty if all of them were reported."""
+    def warning(self, running: Collection[str], now: float, used: Callable[[str], str] = lambda _: "") -> str:
+        """Which running ranks are silent for much longer than ever; empty if all of them were reported.
+
+        Args:
+            running: The ranks.
+            now: Seconds of the same clock as of the lines.
+            used: What is known of the processors that a rank uses meanwhile; empty if nothing is.
+        """
         silent = {rank: pauses for rank, pauses in self._ranks.copy().items() if pauses.ends < now}
         new = [rank for rank in silent if rank in running and not silent[rank].is_reported]
         if not new:
@@ -213,7 +219,7 @@ class Silence:
         for rank in new:
             silent[rank].is_reported = True
         first = silent[new[0]]
-        named = ", ".join(new[:_MOST_NAMED])
+        named = ", ".join(rank + used(rank) for rank in new[:_MOST_NAMED])
         if more := len(new) - len(new[:_MOST_NAMED]):
             named += f" and {more} more"
         return (

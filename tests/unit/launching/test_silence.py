@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import math
+import re
 
 import pytest
 from launch_samples import PODS, a_job, a_pod, a_server, an_object
 
 from ddpipe.errors import DeadlineExceeded
+from ddpipe.kube.resources import METRICS
+from ddpipe.launching import progress
 from ddpipe.launching.launcher import launch
 from ddpipe.launching.progress import Silence
 
@@ -78,3 +82,23 @@ def test_a_job_whose_ranks_print_nothing_ends_if_a_deadline_says_so() -> None:
         launch(job, server, exists=lambda _: True)
     assert "training seems to hang" in str(caught.value)
     assert "increase silence in `deadlines`" in str(caught.value)
+
+
+def test_a_warning_says_what_silent_pods_compute_if_the_cluster_measures_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(progress, "_MINUTE", 0.1)
+    job = a_job(deadlines={"silence": 0.5})
+    server = a_server(an_object(job, "Running"), a_pod(job), a_pod(job, "worker-1"))
+    used = {0: ("1950000000n", "25m"), 1: ("soon",)}
+    for rank, amounts in used.items():
+        name = f"{job.name}-worker-{rank}"
+        server.logs[f"{PODS}/{name}/log"] = [lines(*range(12))]
+        containers = [{"name": "any", "usage": {"cpu": amount, "memory": "1Mi"}} for amount in amounts]
+        server.put(METRICS.path("team"), {"metadata": {"name": name}, "containers": containers})
+    out = io.StringIO()
+    with pytest.raises(DeadlineExceeded):
+        launch(job, server, exists=lambda _: True, out=out)
+    printed = out.getvalue()
+    assert "worker-0 (uses 1.98 CPUs)" in printed
+    assert re.search(r"worker-1(,| printed nothing)", printed), printed
