@@ -45,7 +45,7 @@ bench-gpu: $(INSTALLED) ## time to an accuracy and throughput on a GPU; it has n
 
 test-cluster: $(INSTALLED) ## the tests on a real cluster (KUBECONFIG)
 	@$(BIN)/pytest tests/cluster -m alone; alone=$$?; \
-	$(BIN)/pytest tests/cluster -m "not alone" --numprocesses=3 --dist=loadfile --no-loadscope-reorder && exit $$alone
+	$(BIN)/pytest tests/cluster -m "not alone" --numprocesses=4 --dist=loadfile --no-loadscope-reorder && exit $$alone
 
 test-kubeflow: $(INSTALLED) ## the tests that need Kubeflow's servers (Pipelines, Katib, KServe, Model Registry), which it builds and starts
 	@.ci/kubeflow

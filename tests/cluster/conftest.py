@@ -30,8 +30,8 @@ _STORE = {
 }
 
 _LONGEST = (
-    *("test_workflow", "test_workflow_killed", "test_elastic", "test_faults"),
-    *("test_workflow_data", "test_training"),
+    *("test_faults", "test_workflow", "test_elastic", "test_workflow_killed", "test_workflow_data"),
+    *("test_training", "test_killed_anywhere", "test_scaling", "test_deploy", "test_notebook_launch"),
 )
 
 
