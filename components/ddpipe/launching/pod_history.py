@@ -135,7 +135,11 @@ class PodHistory:
         # If somebody scales the object, its controller calls the rest a success.
         if self._backend.wanted(found) is None:
             return 0
-        return max(0, self._job.nodes - max(len(self._succeeded), status.succeeded))
+        # Once a job's master has succeeded, its controller counts a worker that still runs as succeeded, too.
+        failed = {self._seen[uid].rank for uid in self._failed}
+        failed -= {one.rank for uid, one in self._seen.items() if uid not in self._failed}
+        counted = min(status.succeeded, self._job.nodes - len(failed))
+        return max(0, self._job.nodes - max(len(self._succeeded), counted))
 
     def newly_lost(self) -> list[Replica]:
         """The pods that were lost since the last call."""

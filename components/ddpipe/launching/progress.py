@@ -205,13 +205,7 @@ class Silence:
         pauses.lines += 1
 
     def warning(self, running: Collection[str], now: float, used: Callable[[str], str] = lambda _: "") -> str:
-        """Which running ranks are silent for much longer than ever; empty if all of them were reported.
-
-        Args:
-            running: The ranks.
-            now: Seconds of the same clock as of the lines.
-            used: What is known of the processors that a rank uses meanwhile; empty if nothing is.
-        """
+        """Which running ranks, and what they use, are silent for much longer than ever; each once."""
         silent = {rank: pauses for rank, pauses in self._ranks.copy().items() if pauses.ends < now}
         new = [rank for rank in silent if rank in running and not silent[rank].is_reported]
         if not new:

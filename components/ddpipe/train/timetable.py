@@ -267,7 +267,8 @@ class Watch:
         if world.size == 1:
             return own
         step = max(now - self._polled, 1e-6) / (self._pause + 1)
-        pause = min(most, 2 * self._pause + 1, int(constants.POLL_SECONDS / step))
+        seconds = min(constants.POLL_SECONDS, max(0.0, self._next - now))
+        pause = min(most, 2 * self._pause + 1, int(seconds / step))
         request, short = divmod(world.max(own * (most + 1) + most - pause), most + 1)
         self._polled, self._pause = now, most - short
         self._left = self._pause

@@ -36,6 +36,7 @@ CONTAINER = "runner"
 HELPFUL = (
     Right(resources.PODS, ("get",)),  # the launcher's own: is it evicted, or was the run terminated?
     Right(resources.EVENTS, ("list", "watch")),  # why pods are rejected, or cannot mount
+    Right(resources.METRICS, ("get",)),  # what a silent pod uses: does it hang, or compute?
     Right(resources.QUOTAS, ("list",)),  # insufficient quota shows before anything is created
     Right(resources.CLAIMS, ("get",)),  # so does a missing object
     Right(resources.CONFIGS, ("get",)),

@@ -658,6 +658,19 @@ def test_a_job_that_somebody_scales_down_is_no_success(monkeypatch: pytest.Monke
     assert "somebody changed the number of its pods from 2 to 1" in error.seen
 
 
+def test_a_pod_that_is_deleted_after_the_success_of_rank_0_has_not_succeeded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The operator counts what still runs as succeeded when a job's master has."""
+    monkeypatch.setattr(deadlines, "_RECONNECTING", 0.2)
+    followed = Followed()
+    followed.pod(0, "Succeeded", state=ended(0))
+    followed.server.put(JOBS, an_object(followed.job, "Running=False", "Succeeded"))
+    followed.lose(1)
+    error = followed.error(ReplicaFailed)
+    assert "its pod was deleted" in error.seen
+
+
 def test_pods_that_no_longer_exist_were_not_seen_to_succeed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deadlines, "_RECONNECTING", 0.2)
     followed = Followed()

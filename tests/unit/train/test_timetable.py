@@ -376,6 +376,18 @@ def test_the_slowest_rank_says_when_they_poll_again(clock: list[float]) -> None:
     assert len(POLLS) == 100
 
 
+def test_ranks_poll_in_time_for_a_checkpoint(clock: list[float]) -> None:
+    watch, world = Watch(1 / 60), Polled(0, 2, ALONE.device)
+    OTHER[:] = [0]
+    for _ in range(3):
+        began = clock[0]
+        while watch.agreed(world) is TrainingRequest.CONTINUE:
+            clock[0] += 0.03
+        assert 1 <= clock[0] - began < 1 + 2 * 0.03
+        watch.saved()
+    POLLS.clear()
+
+
 def test_a_request_between_two_polls_counts_at_the_next(clock: list[float]) -> None:
     watch, world = polled(clock, 0.025)
     watch.request_stop()
