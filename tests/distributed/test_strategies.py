@@ -100,7 +100,7 @@ def test_fsdp_with_sgd_resumes_at_another_number_of_processes(
     output, recipe = str(tmp_path / "training"), replace(SMALL, strategy="fsdp")
     meddling = [TravellingTensors()] if travels else []
     run(dataset, output, recipe, ranks=first, meddling=[SignalAtStep(0, 7, signal.SIGTERM), *meddling])
-    assert final(output).step == 8
+    assert 8 <= final(output).step < 19
     assert run(dataset, output, recipe, ranks=second, meddling=meddling).codes == [0] * second
     end = final(output)
     for name, weight in final(single).states["model"].items():

@@ -121,10 +121,11 @@ def test_all_ranks_save_and_stop_when_one_is_asked_to(
     output = str(tmp_path / "training")
     ended = run(dataset, output, ranks=2, meddling=[SignalAtStep(1, 23, number)])
     assert ended.codes == [Interrupted.exit_code] * 2
-    assert ended.errors[0]["seen"] == "stop requested at step 24 of 38; the state is saved"
-    assert final(output).step == 24
+    step = final(output).step
+    assert 24 <= step < 38, "ranks poll a few times a second"
+    assert ended.errors[0]["seen"] == f"stop requested at step {step} of 38; the state is saved"
     assert same_bits(trained(dataset, output, ranks=2), uninterrupted(2))
-    assert record(output)["resumed_from"] == 24
+    assert record(output)["resumed_from"] == step
 
 
 @pytest.mark.slow
@@ -133,7 +134,7 @@ def test_no_rank_ends_before_the_state_is_saved(dataset: str, tmp_path: Path) ->
     meddling = [SignalAtStep(1, 3, signal.SIGTERM), SlowStore()]
     run(dataset, str(tmp_path / "training"), ranks=2, meddling=meddling)
     pointer, *_ = (tmp_path / "training").glob("checkpoints/*/latest.json")
-    assert final(str(tmp_path / "training")).step == 4
+    assert 4 <= final(str(tmp_path / "training")).step < 38
     for rank in range(2):
         assert (tmp_path / f"error-{rank}.json").stat().st_mtime_ns >= pointer.stat().st_mtime_ns
 
