@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-slow test-gpu bench-gpu test-cluster test-kubeflow pictures mutate lint format compile docs reference notebooks images audit fuzz bench lock clean
+.PHONY: help install run test test-slow test-gpu bench-gpu test-cluster test-cluster-alone test-cluster-together test-kubeflow pictures mutate lint format compile docs reference notebooks images audit fuzz bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1|/' | column -t -s '|'
@@ -44,8 +44,14 @@ bench-gpu: $(INSTALLED) ## time to an accuracy and throughput on a GPU; it has n
 	@$(BIN)/python benchmarks/on_gpu.py
 
 test-cluster: $(INSTALLED) ## the tests on a real cluster (KUBECONFIG)
-	@$(BIN)/pytest tests/cluster -m alone; alone=$$?; \
-	$(BIN)/pytest tests/cluster -m "not alone" --numprocesses=4 --dist=loadfile --no-loadscope-reorder && exit $$alone
+	@$(MAKE) --no-print-directory test-cluster-alone; alone=$$?; \
+	$(MAKE) --no-print-directory test-cluster-together && exit $$alone
+
+test-cluster-alone: $(INSTALLED)
+	@$(BIN)/pytest tests/cluster -m alone
+
+test-cluster-together: $(INSTALLED)
+	@$(BIN)/pytest tests/cluster -m "not alone" --numprocesses=4 --dist=loadfile --no-loadscope-reorder
 
 test-kubeflow: $(INSTALLED) ## the tests that need Kubeflow's servers (Pipelines, Katib, KServe, Model Registry), which it builds and starts
 	@.ci/kubeflow
