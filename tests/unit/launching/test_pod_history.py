@@ -135,6 +135,17 @@ def test_a_restart_between_two_looks_delays_the_recovery() -> None:
     assert watched.cause().which.startswith("worker-1 of")
 
 
+def test_a_job_all_of_whose_containers_restarted_between_two_looks_recovers_soon() -> None:
+    """None of its processes may still wait for one that is gone."""
+    watched = Watched(replace(JOB, restart="OnFailure"))
+    watched.sees(pod(0), pod(1))
+    watched.sees(pod(0, run=1), pod(1, run=1))
+    watched.sees(pod(0, run=1), pod(1, run=1), after=40)
+    late = ended(1, at="2026-01-01T05:00:00Z")
+    watched.sees(pod(0, run=1, phase="Failed", state=late), pod(1, run=1), found=FAILED)
+    assert watched.cause().seen.startswith("exit code 1")
+
+
 def test_a_container_that_fails_again_after_a_recovery_is_the_cause() -> None:
     watched = Watched(replace(JOB, restart="OnFailure"))
     watched.sees(pod(0), pod(1))
