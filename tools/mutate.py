@@ -40,7 +40,7 @@ OTHERS = {
     "evaluate": "model export commands/test_results.py",
     "jobs": "launching",
     "kube": "launching",
-    "launching": "kube jobs",
+    "launching": "kube jobs processes",
     "model": "evaluate export train/test_warm_start.py",
     "prepare": "sources",
     "sources": "prepare",

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime
 from threading import Condition, Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from ddpipe.jobs.pytorchjob import BACKEND
 from ddpipe.jobs.status import JobStatus, Phase, Stage
 from ddpipe.kube.api import ApiError, Refused, Unanswered
 from ddpipe.kube.watching import Message, Picture, Trouble
-from ddpipe.launching import deadlines, diagnosis, elastic
+from ddpipe.launching import deadlines, diagnosis, elastic, following
 from ddpipe.launching.deadlines import Limits
 from ddpipe.launching.elastic import Resize
 from ddpipe.launching.following import Ended, Follower
@@ -669,6 +670,18 @@ def test_a_pod_that_is_deleted_after_the_success_of_rank_0_has_not_succeeded(
     followed.lose(1)
     error = followed.error(ReplicaFailed)
     assert "its pod was deleted" in error.seen
+
+
+@pytest.mark.parametrize("nodes", [2, 300, 3000])
+def test_of_many_pods_several_changes_are_looked_at_together(
+    nodes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(following, "time", SimpleNamespace(sleep=pauses.append))
+    followed = Followed(replace(JOB, nodes=nodes))
+    followed.job_is("Failed")
+    followed.error(ReplicaFailed)
+    assert set(pauses) == {min(0.2, nodes * 0.0004)}
 
 
 def test_pods_that_no_longer_exist_were_not_seen_to_succeed(monkeypatch: pytest.MonkeyPatch) -> None:
