@@ -245,8 +245,10 @@ def test_a_busy_server_is_asked_again_for_old_pods() -> None:
 
 def test_a_job_that_is_only_to_be_followed_is_never_made() -> None:
     job, empty = a_job(), a_server()
-    followed = partial(launch, exists=lambda _: True, out=io.StringIO(), begin=adoption.adopt)
+    out = io.StringIO()
+    followed = partial(launch, exists=lambda _: True, out=out, begin=adoption.adopt)
     assert followed(job, finished(job)).adopted
+    assert f"adopted PyTorchJob team/{job.name}, created 2026-01-01" in out.getvalue()
     with pytest.raises(JobDeleted, match=job.name):
         followed(job, empty)
     assert not any(map(creates, empty.asked))

@@ -102,6 +102,20 @@ def test_a_tiny_set_is_not_repeated_without_gain(images: int) -> None:
     assert chosen(data(images=images)).recipe.epochs == MOST_PASSES
 
 
+@pytest.mark.parametrize(("images", "epochs"), [(1200, 38), (2400, 30), (4800, 25)])
+def test_twice_the_images_get_a_fifth_fewer_passes(images: int, epochs: int) -> None:
+    assert chosen(data(images=images)).recipe.epochs == epochs
+
+
+@pytest.mark.parametrize(
+    ("name", "momentum", "decay", "warmup"),
+    [("sgd", 0.9, 5e-4, 0.1), ("adamw", 0.9, 0.02, 0.1), ("muon", 0.6, 0.0, 0.0)],
+)
+def test_an_optimizer_gets_what_suits_it(name: str, momentum: float, decay: float, warmup: float) -> None:
+    recipe = chosen(data(), optimizer=name).recipe
+    assert (recipe.momentum, recipe.weight_decay, recipe.warmup_fraction) == (momentum, decay, warmup)
+
+
 def test_the_rate_follows_the_batch() -> None:
     rates = [chosen(data(), model="resnet18", batch_size=size).recipe.learning_rate for size in (32, 64)]
     assert rates[1] == pytest.approx(2 * rates[0])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ddpipe.errors import ParameterError
-from ddpipe.train.recipe import FORMER, Recipe, as_today
+from ddpipe.train.recipe import AT_FIRST, FORMER, Recipe, as_today
 
 
 def test_the_defaults_are_valid_and_explained() -> None:
@@ -42,6 +42,27 @@ def test_a_stored_number_may_be_open_in_the_former_way() -> None:
     assert Recipe.from_dict({"epochs": -1}) == Recipe()
     with pytest.raises(ParameterError, match="`epochs` is -1, not a whole number from 1 to 100000, or auto"):
         Recipe(epochs=-1).validated()
+
+
+def test_what_a_recipe_of_the_first_release_leaves_out_never_changes() -> None:
+    assert AT_FIRST == {
+        "model": "digits-cnn",
+        "pretrained": "none",
+        "resolution": 0,
+        "initial_resolution": 1.0,
+        "epochs": 15,
+        "batch_size": 64,
+        "optimizer": "sgd",
+        "learning_rate": 0.1,
+        "schedule": "cosine",
+        "momentum": 0.9,
+        "weight_decay": 5e-4,
+        "warmup_fraction": 0.1,
+        "label_smoothing": 0.0,
+        "class_weights": "none",
+        "augmentation": "none",
+        "averaging_decay": 0.0,
+    }
 
 
 def test_a_whole_number_is_a_number() -> None:

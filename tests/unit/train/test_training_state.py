@@ -465,6 +465,18 @@ def test_a_resumed_training_keeps_the_defaults_that_it_began_with(dataset: str, 
     assert choice_of(store, replace(given, clip_norm=0.5), manifest, Device()).recipe.clip_norm == 0.5
 
 
+def test_a_choice_of_the_first_release_counts_for_the_same_options_only(dataset: str, output: str) -> None:
+    """Its file does not say what the defaults were."""
+    store, manifest, given = open_store(output), load_manifest(dataset), Recipe(learning_rate=0.05)
+    keep(store, fresh_choice(given, manifest, Device()), given, manifest)
+    stored = json.loads(store.read("choice.json"))
+    del stored["defaults"]
+    stored["reasons"] |= {"model": "as it was"}
+    store.write("choice.json", json.dumps(stored).encode())
+    assert choice_of(store, given, manifest, Device()).reasons["model"] == "as it was"
+    assert choice_of(store, Recipe(), manifest, Device()).reasons["model"] != "as it was"
+
+
 @pytest.mark.parametrize(
     "content",
     ["{", "[]", '{"given": 1}', "own function"],
