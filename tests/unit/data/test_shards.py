@@ -18,7 +18,16 @@ from PIL import Image
 from samples import some_images
 from stored import encode
 
-from ddpipe.data.shards import JpegShard, encode_jpegs, open_shard, shard_key, verify
+from ddpipe.data import shards
+from ddpipe.data.shards import (
+    JpegShard,
+    encode_jpegs,
+    open_shard,
+    reduced,
+    shard_key,
+    verify,
+    working_shape,
+)
 from ddpipe.errors import DatasetError
 
 SHAPE = (4, 6, 1)
@@ -111,6 +120,29 @@ def test_jpegs_are_read_from_their_center(mode: str, channels: int, tmp_path: Pa
     assert images.shape == (3, 7, 7, channels)
     assert np.abs(images[..., 0].mean(axis=(1, 2)) - [40, 0, 20]).max() < 21
     assert images[1].max() < 3
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("kept", [0, 2**20])
+def test_images_are_reduced_as_by_prepare_kept_or_not(
+    kept: int, channels: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "KEPT", kept)
+    images = np.random.default_rng(0).integers(0, 256, (5, 8, 12, channels), np.uint8)
+    shard, data = encode(images)
+    (tmp_path / "s.npy").write_bytes(data)
+    opened = open_shard(tmp_path / "s.npy", shard, (8, 12, channels))
+    (small,) = reduced([opened], working_shape((8, 12, channels), 4))
+    assert len(small) == 5
+    pictures = [Image.fromarray(image.squeeze()).resize((6, 4), Image.Resampling.BICUBIC) for image in images]
+    wanted = np.stack([np.asarray(picture).reshape(4, 6, channels) for picture in pictures])
+    for chosen in ([2, 0], [2, 4, 2]):
+        np.testing.assert_array_equal(list(small.each(np.array(chosen))), wanted[chosen])
+
+
+@pytest.mark.parametrize("resolution", [0, 8, 20])
+def test_images_are_never_enlarged(resolution: int) -> None:
+    assert working_shape((8, 12, 3), resolution) == (8, 12, 3)
 
 
 @pytest.mark.parametrize("content", [b"x", os.urandom(2000), encode_jpegs(_jpegs(5))[1][:2000]])
