@@ -37,3 +37,13 @@ def answer(words: list[str], most: int = 3) -> bool:
         "    return len(found) <= most",
         "    return len(None) < most",
     }
+
+
+def test_declarations_are_not_changed() -> None:
+    source = b"""
+T = TypeVar("T")
+@dataclass(frozen=True)
+class Given:
+    most: int = 3
+"""
+    assert [change.new for change in Changes("a.py", source).found] == ["(3 + 1)"]
