@@ -18,12 +18,13 @@ from training_ranks import train_from_command_line
 
 from ddpipe.data.reader import SplitReader
 from ddpipe.data.shards import Images
-from ddpipe.distributed import World, roll_call
+from ddpipe.distributed import roll_call
 from ddpipe.model.checkpoint import newest
 from ddpipe.storage import open_store
 from ddpipe.train import constants
 from ddpipe.train.batches import Indices
 from ddpipe.train.loop import Trainer
+from ddpipe.train.replicated import DistributedDataParallelStrategy
 
 STEP = 25
 FOREVER = 3600
@@ -58,13 +59,14 @@ def stop() -> None:
 
 
 def skip_a_reduction() -> None:
-    summed = World.max
+    exchange = DistributedDataParallelStrategy.exchange
 
-    def skipped(_world: World, value: int) -> int:
-        World.max = summed  # type: ignore[method-assign]
-        return value
+    def skipped(strategy: DistributedDataParallelStrategy, *, is_last: bool) -> None:
+        del is_last
+        exchange(strategy, is_last=False)
+        DistributedDataParallelStrategy.exchange = exchange  # type: ignore[method-assign]
 
-    World.max = skipped  # type: ignore[method-assign]
+    DistributedDataParallelStrategy.exchange = skipped  # type: ignore[method-assign]
 
 
 def sleep_in_the_loader() -> None:
