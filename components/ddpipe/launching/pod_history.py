@@ -135,10 +135,11 @@ class PodHistory:
         # If somebody scales the object, its controller calls the rest a success.
         if self._backend.wanted(found) is None:
             return 0
-        # Once a job's master has succeeded, its controller counts a worker that still runs as succeeded, too.
-        failed = {self._seen[uid].rank for uid in self._failed}
-        failed -= {one.rank for uid, one in self._seen.items() if uid not in self._failed}
-        counted = min(status.succeeded, self._job.nodes - len(failed))
+        # Once a master has succeeded, its controller counts a worker that still runs as succeeded, too. One
+        # that was seen to be deleted is not; one that only vanished, as in an outage, may be.
+        deleted = {one.rank for uid, one in self._seen.items() if uid in self._removals} - self._succeeded
+        deleted -= {one.rank for uid, one in self._seen.items() if uid not in self._removals}
+        counted = min(status.succeeded, self._job.nodes - len(deleted))
         return max(0, self._job.nodes - max(len(self._succeeded), counted))
 
     def newly_lost(self) -> list[Replica]:

@@ -146,6 +146,16 @@ def test_a_job_all_of_whose_containers_restarted_between_two_looks_recovers_soon
     assert watched.cause().seen.startswith("exit code 1")
 
 
+def test_ranks_whose_end_nobody_saw_count_as_their_controller_counts_them() -> None:
+    """One was restarted in place before; the pods went while the server was away."""
+    watched = Watched(replace(JOB, restart="OnFailure"))
+    watched.sees(pod(0), pod(1))
+    watched.sees(pod(0, run=1), pod(1))
+    found = an_object(JOB, "Running=False", "Succeeded")
+    status = watched.sees(found=found)
+    assert (status.succeeded, watched.record.missing(found, status)) == (2, 0)
+
+
 def test_a_container_that_fails_again_after_a_recovery_is_the_cause() -> None:
     watched = Watched(replace(JOB, restart="OnFailure"))
     watched.sees(pod(0), pod(1))
