@@ -142,7 +142,7 @@ SMALLEST_UNIT = 2**18
 # Ranks wait for each other so many times the slowest of recent steps, at least so many seconds
 PATIENCE_STEPS, LEAST_PATIENCE, PATIENCE_RATIO = 16, 60.0, 20
 # Ranks ask each other every so many seconds whether to save or to stop, and after at most so many steps
-POLL_SECONDS, MOST_UNPOLLED = 0.25, 63
+POLL_SECONDS, MOST_UNPOLLED = 0.25, 15
 # How often the progress is written to the store, and into a log in which no epoch ends meanwhile
 REPORT_SECONDS, LINE_SECONDS = 30.0, 60.0
 

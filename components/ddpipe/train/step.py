@@ -83,10 +83,11 @@ class TrainingStep:
         count = self._parts
         parts = list(zip(images.tensor_split(count), labels.tensor_split(count), strict=True))
         for number, (shown, wanted) in enumerate(parts, 1):
-            self.strategy.exchange(is_last=number == len(parts))
+            is_last = number == count
+            self.strategy.exchange(is_last=is_last)
             with self.autocast():
                 logits = self.strategy.model(shown)
-            if number == len(parts):  # while the gradients are computed: none of them depends on these
+            if is_last:  # while the gradients are computed: none of them depends on these
                 take_means = self._running_statistics.average()
             logits = logits.float()  # losses are summed in full precision; the network may compute in half
             losses = self._losses(logits, wanted)

@@ -77,7 +77,7 @@ class RunningStatistics:
         ]
 
     def average(self) -> Callable[[], None]:
-        """Begin to add up what a forward pass left; the answer gives every rank the mean over the ranks."""
+        """Begin to add up what a forward pass left; what it returns gives every rank the mean over all."""
         if self._world.size == 1 or not self._buffers:
             return lambda: None
         total = torch.cat(self._buffers)
