@@ -51,7 +51,7 @@ test-cluster-alone: $(INSTALLED)
 	@$(BIN)/pytest tests/cluster -m alone
 
 test-cluster-together: $(INSTALLED)
-	@$(BIN)/pytest tests/cluster -m "not alone" --numprocesses=4 --dist=loadfile --no-loadscope-reorder
+	@$(BIN)/pytest tests/cluster -m "not alone" --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 
 test-kubeflow: $(INSTALLED) ## the tests that need Kubeflow's servers (Pipelines, Katib, KServe, Model Registry), which it builds and starts
 	@.ci/kubeflow

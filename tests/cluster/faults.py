@@ -1055,7 +1055,7 @@ def suspended(place: Place) -> Ended:
     suspend(place, whether=True)
     assert eventually(lambda: condition(place.admin.get(place.jobs_path(JOB_NAME)), "Suspended"), bool, 30)
     pods = f"/api/v1/namespaces/{place.namespace}/pods"
-    assert not eventually(lambda: place.admin.get(pods)["items"], lambda items: not items, 40)
+    assert not eventually(lambda: place.admin.get(pods)["items"], lambda items: not items, 120)
     # From now on nothing happens that could be heard of.
     time.sleep(41)
     suspend(place, whether=False)
