@@ -46,6 +46,22 @@ def _jpegs() -> str:
     return written(store, a_manifest(splits=splits, shape=(16, 16, 3), **statistics))
 
 
+def test_the_sizes_of_many_images_take_more_than_one_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, splits = open_store(str(tmp_path / "store")), {}
+    for name, count in {"train": 200, "validation": 1, "test": 1}.items():
+        shard, data = encode_jpegs([_jpeg(number % 20) for number in range(count)])
+        store.write(shard_key(shard), data)
+        splits[name] = a_split(count, shards=[shard], store=store)
+    statistics = {"mean": (0.5,) * 3, "std": (0.25,) * 3}
+    uri = written(store, a_manifest(splits=splits, shape=(16, 16, 3), **statistics))
+    copied = open_split(uri, "train", tmp_path / "large")
+    monkeypatch.setenv(LIMIT, "0")
+    parts = open_split(uri, "train", tmp_path / "small")
+    np.testing.assert_array_equal(parts.images([0, 150, 199]), copied.images([0, 150, 199]))
+
+
 def _fetches(proxy: Proxy) -> list[str]:
     return [request for request in proxy.requests if request.startswith("GET") and "shards/" in request]
 

@@ -6,15 +6,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from s3_server import BUCKET, Proxy
 from samples import published, some_images
+from stored import encode
 
+from ddpipe.data import fetching
 from ddpipe.data.manifest import SPLITS, load_manifest, store_of
 from ddpipe.data.reader import open_split
-from ddpipe.data.shards import Images
+from ddpipe.data.shards import Images, shard_key
 from ddpipe.errors import CorruptObject, DatasetError, NoSuchObject, NotWritable, ParameterError
 from ddpipe.storage import open_store
 
@@ -207,3 +210,17 @@ def test_a_cache_that_cannot_take_a_copy_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NotWritable, match="DDPIPE_CACHE"):
         open_split(uri, "train", tmp_path / "file" / "cache")
+
+
+@pytest.mark.parametrize(("age", "waits"), [(0.001, [fetching.TICK]), (1.0, []), (-1.0, [])])
+def test_a_file_is_proved_when_a_later_write_would_show(
+    age: float, waits: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, (shard, data) = open_store(str(tmp_path)), encode(TRAIN)
+    store.write(shard_key(shard), data)
+    written = (tmp_path / shard_key(shard)).stat().st_mtime
+    slept: list[float] = []
+    clock = SimpleNamespace(time=lambda: written + age, sleep=slept.append)
+    monkeypatch.setattr(fetching, "time", clock)
+    fetching.fetched(store, shard, tmp_path / "cache")
+    assert slept == waits

@@ -99,6 +99,21 @@ def _jpegs(count: int, size: tuple[int, int] = (9, 7), mode: str = "RGB") -> lis
     return files
 
 
+@pytest.mark.parametrize("count", [1, 3, 40, 300])
+def test_a_jpeg_shard_is_what_tarfile_writes(count: int) -> None:
+    files = [bytes(number % 700 + 1) for number in range(count)]
+    sizes = " ".join(str(len(file)) for file in files)
+    written = io.BytesIO()
+    with tarfile.open(
+        fileobj=written, mode="w", format=tarfile.PAX_FORMAT, pax_headers={shards.SIZES: sizes}
+    ) as tar:
+        for number, file in enumerate(files):
+            member = tarfile.TarInfo(f"{number:06d}.jpg")
+            member.size = len(file)
+            tar.addfile(member, io.BytesIO(file))
+    assert encode_jpegs(files)[1] == written.getvalue()
+
+
 def test_jpegs_come_back_as_they_went_and_by_any_tar_reader(tmp_path: Path) -> None:
     files = _jpegs(5)
     shard, data = encode_jpegs(files)

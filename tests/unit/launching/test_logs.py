@@ -14,6 +14,7 @@ from ddpipe.jobs.replicas import replica_of
 from ddpipe.jobs.status import Replica
 from ddpipe.kube.api import Unanswered
 from ddpipe.launching import logs as module
+from ddpipe.launching.loglines import instant
 from ddpipe.launching.logs import MOST_FAILED, MOST_FOLLOWED, Logs
 
 JOB = a_job()
@@ -347,3 +348,11 @@ def test_the_log_of_an_init_container_that_failed_is_read() -> None:
     pod = a_pod(JOB, phase="Failed", status=status, state=waiting)
     assert read(server, pod) == ["[worker-0] nothing to fetch"]
     assert server.asked[-1].query["container"] == "fetch"
+
+
+@pytest.mark.parametrize(("seconds_later", "is_silent"), [(59, False), (61, True)])
+def test_a_pod_is_silent_whose_last_line_is_old(seconds_later: int, is_silent: bool) -> None:
+    server = a_server([line("00", "a")])
+    began, _ = instant("2026-01-01T00:00:00Z") or (0, 0)
+    server.time = began + seconds_later
+    assert Logs(server, PODS, print).is_silent([seen(a_pod(JOB))], 60) is is_silent

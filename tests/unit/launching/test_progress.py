@@ -71,6 +71,13 @@ def test_a_small_job_s_changes_are_printed_at_once() -> None:
     assert watched.shows([RUNNING, SUCCEEDED]) == ["running: 2 of 2 pods, 1 ended"]
 
 
+def test_small_changes_of_a_large_job_leave_lines_for_the_next_state() -> None:
+    watched = Watched(nodes=20)
+    small = [watched.shows([SUCCEEDED] * ended + [RUNNING] * (20 - ended)) for ended in range(20)]
+    assert sum(map(len, small)) == 6  # of ten at once, four are kept
+    assert watched.shows([PULLING] * 20) == ["pulling images: 20 of 20 pods (worker-0: ContainerCreating)"]
+
+
 def test_a_long_training_is_one_line_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched()
     monkeypatch.setattr(time, "time", lambda: watched.now)

@@ -126,6 +126,18 @@ def test_the_rate_of_a_residual_network_is_lower_than_of_a_small_one() -> None:
     assert rate["resnet18"] < rate["digits-cnn"]
 
 
+@pytest.mark.parametrize(
+    ("network", "optimizer"),
+    [
+        *((name, "adamw") for name in ("vit_b_16", "swin_t", "maxvit_t", "convnext_tiny", "nets:mine")),
+        *((name, "sgd") for name in ("resnet18", "vgg11", "squeezenet1_0", "simple-cnn", "digits-cnn")),
+        ("fast-cnn-small", "muon"),
+    ],
+)
+def test_each_family_of_networks_gets_its_optimizer(network: str, optimizer: str) -> None:
+    assert chosen(data(), model=network).recipe.optimizer == optimizer
+
+
 def test_pretrained_weights_get_a_network_and_larger_images() -> None:
     fresh = chosen(data((256, 256, 3), 800)).recipe
     tuned = chosen(data((256, 256, 3), 800), pretrained="torchvision").recipe

@@ -174,6 +174,17 @@ def test_draws_are_uniform_and_independent(count: int) -> None:
     assert np.abs(correlations - np.eye(2 * count)).max() < 0.03
 
 
+def test_draws_are_those_of_every_version() -> None:
+    """A resumed training sees the images that it would have seen."""
+    np.testing.assert_array_equal(
+        draws(3, 2, np.array([0, 1, 70_000]), 2),
+        [
+            [0.3490973132167998, 0.5990735017462487, 0.658645767054663],
+            [0.5109868522723459, 0.8075801974510559, 0.5159925296497374],
+        ],
+    )
+
+
 def test_a_shift_reaches_every_position_up_to_the_last() -> None:
     columns = np.broadcast_to(np.arange(32, dtype=np.uint8)[:, None], (4096, 32, 32, 1)).copy()
     rows = columns.swapaxes(1, 2).copy()

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import numpy as np
 import pytest
 import torch
+from samples import a_manifest
 from sklearn.utils.class_weight import compute_class_weight
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from ddpipe.train.objective import BinaryCrossEntropy, CrossEntropy, class_weights, positive_weights
+from ddpipe.data.reader import SplitReader
+from ddpipe.train.objective import (
+    BinaryCrossEntropy,
+    CrossEntropy,
+    class_weights,
+    positive_weights,
+    training_objective,
+)
+from ddpipe.train.recipe import Recipe
 
 GENERATOR = np.random.default_rng(0)
 LOGITS = torch.tensor(GENERATOR.normal(size=(40, 3)), dtype=torch.float32)
@@ -62,3 +74,14 @@ def test_an_absent_class_weighs_nothing_and_does_not_divide_by_zero() -> None:
 def test_positive_weights_balance_each_label_that_can_be_balanced() -> None:
     labels = np.array([[1, 0, 1], [0, 0, 1], [0, 0, 1], [0, 0, 1]])
     np.testing.assert_allclose(positive_weights(labels), [3, 1, 1])
+
+
+def test_a_recipe_s_class_weights_and_smoothing_are_those_of_its_loss() -> None:
+    recipe = Recipe(class_weights="balanced", label_smoothing=0.1)
+    labels = np.array([0] * 7 + [1] * 2 + [2])
+    split = cast("SplitReader", SimpleNamespace(labels=labels))
+    objective = training_objective(recipe, a_manifest(classes=("a", "b", "c")), split, torch.device("cpu"))
+    weights = torch.tensor(class_weights(labels, 3), dtype=torch.float32)
+    torch.testing.assert_close(
+        objective.losses(LOGITS, CLASSES), CrossEntropy(weights, 0.1).losses(LOGITS, CLASSES)
+    )

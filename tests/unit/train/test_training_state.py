@@ -16,11 +16,12 @@ import pytest
 import torch
 from model_packages import a_classifier, a_package
 from recipes import plain
-from samples import published, some_images
+from samples import a_manifest, a_split, published, some_images
 from stored import latest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from ddpipe.data.manifest import load_manifest, store_of
+from ddpipe.data.index import TRAINED_ON
+from ddpipe.data.manifest import SPLITS, load_manifest, store_of
 from ddpipe.data.reader import open_split
 from ddpipe.distributed.group import World
 from ddpipe.errors import CheckpointError, DatasetError, Diverged, StoreError, Unreachable
@@ -36,7 +37,7 @@ from ddpipe.train.loop import Trainer
 from ddpipe.train.optimizer import learning_rate
 from ddpipe.train.recipe import FORMER, Recipe
 from ddpipe.train.saver import Uploads, uploading
-from ddpipe.train.start import choice_of, decided_start, fresh_choice, keep
+from ddpipe.train.start import check_trainable, choice_of, decided_start, fresh_choice, keep
 from ddpipe.train.step import TrainingStep
 from ddpipe.train.train import train
 
@@ -209,6 +210,9 @@ def test_a_training_may_start_from_a_package_and_says_from_which(
 ) -> None:
     package = a_package(str(tmp_path / "package"), load_manifest(dataset))
     recipe = replace(RECIPE, warm_start=package, learning_rate=1e-9)
+    claim = Path(output, TRAINED_ON)
+    claim.parent.mkdir()
+    claim.write_bytes(b"of an earlier attempt, from other weights")
     interrupted(4, dataset, output, recipe)
     for path in (tmp_path / "package").iterdir():
         path.unlink()
@@ -219,6 +223,15 @@ def test_a_training_may_start_from_a_package_and_says_from_which(
         torch.testing.assert_close(value, expected[name])
     assert len(checkpoint.lineage["warm_start"]) == 64
     assert record(output)["lineage"] == checkpoint.lineage
+    assert not claim.exists()  # the package does not say what its model was trained on
+
+
+@pytest.mark.parametrize("present", [0, 4])
+def test_a_label_that_does_not_vary_cannot_be_judged(present: int) -> None:
+    split = replace(a_split(4, 1), per_class=(present,))
+    manifest = a_manifest(task="multilabel", classes=("edema",), splits=dict.fromkeys(SPLITS, split))
+    with pytest.raises(DatasetError, match="both present and absent in its validation split"):
+        check_trainable(manifest, "toys")
 
 
 @pytest.mark.parametrize("damage", ["cut short", "lost"])
