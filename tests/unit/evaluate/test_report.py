@@ -186,6 +186,23 @@ def test_page_has_the_command_that_repeats_the_run() -> None:
     assert (given["--run"], given["--processes"]) == ("it's mine-again", "2")
     assert given["--dataset"] == record.evaluation.subject.dataset
     assert json.loads(given["--recipe"]) == record.training["recipe"]
+    alone = render(replace(record, training={**record.training, "world_size": 1}))
+    assert "--processes" not in re.findall("repeat it</dt><dd><code>(.*?)</code>", alone)[0]
+
+
+def test_page_names_the_class_that_is_separated_worst() -> None:
+    record = a_record(["a", "b", "c"])
+    metrics = record.evaluation.metrics
+    some = tuple(replace(one, auc=auc) for one, auc in zip(metrics.classes, (0.9, 0.6, None), strict=True))
+    page = render(
+        replace(record, evaluation=replace(record.evaluation, metrics=replace(metrics, classes=some)))
+    )
+    assert "the class with the lowest by its name" in page
+    none = tuple(replace(one, auc=None) for one in metrics.classes)
+    page = render(
+        replace(record, evaluation=replace(record.evaluation, metrics=replace(metrics, classes=none)))
+    )
+    assert "with the lowest by its name" not in page
 
 
 def test_page_links_to_its_sections_and_to_the_data_and_the_model() -> None:
