@@ -210,6 +210,11 @@ def test_a_signal_is_named_and_other_codes_are_numbers() -> None:
     assert said[255] == "exit code 255"
 
 
+def test_a_container_that_its_node_has_forgotten_has_no_exit_code() -> None:
+    said = failure(replica(state=ended(137, reason="ContainerStatusUnknown", message="not found"))).seen
+    assert said == "its node does not know what became of its container"
+
+
 def test_of_many_last_lines_the_last_are_shown() -> None:
     seen = failure(replica(state=ended(1)), tail=tuple(f"line {number}" for number in range(1, 21))).seen
     assert seen.splitlines()[2] == "    line 9"

@@ -101,6 +101,7 @@ def test_a_new_job_is_created_followed_and_removed() -> None:
     server = operated(job)
     outcome = launched(job, server)
     assert (outcome.adopted, outcome.kept) == (False, False)
+    assert outcome.seconds > 0
     assert sum(map(creates, server.asked)) == 1
     with pytest.raises(Refused, match="404"):
         server.get(path(job))
