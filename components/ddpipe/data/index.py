@@ -114,8 +114,10 @@ def trained_on(manifest: DatasetManifest, store: Store, before: Hashes | None = 
 
 def held_out_seen(manifest: DatasetManifest, store: Store, seen: Hashes) -> Mapping[str, int]:
     """How many samples of each split that judges a model it was trained on; splits with none are left out."""
+    # Splits that come as they are may use the same names, such as 0.png in each.
+    foreign = np.setdiff1d(seen, trained_on(manifest, store), assume_unique=True)
     counts = {
-        split: int(np.isin(hashed(open_index(manifest, split, store).sample_ids.column), seen).sum())
+        split: int(np.isin(hashed(open_index(manifest, split, store).sample_ids.column), foreign).sum())
         for split in HELD_OUT
     }
     return {split: count for split, count in counts.items() if count}

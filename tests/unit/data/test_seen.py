@@ -39,6 +39,11 @@ def test_test_images_that_a_model_was_trained_on_are_counted(store: Store) -> No
     )
 
 
+def test_names_that_the_training_split_has_too_prove_nothing(store: Store) -> None:
+    version = a_version(store, train=["0.png", "1.png"], validation=["0.png"], test=["1.png"])
+    assert held_out_seen(version, store, trained_on(version, store)) == {}
+
+
 def test_what_came_before_a_warm_start_counts(store: Store) -> None:
     first = a_version(store, train=["a"], validation=["x"], test=["y"])
     second = a_version(store, train=["b"], validation=["x"], test=["y"])
