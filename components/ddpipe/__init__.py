@@ -65,7 +65,12 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - any of the functions
         return version("ddpipe")
     if name not in PUBLIC:
         raise AttributeError(f"module 'ddpipe' has no attribute {name!r}")
-    return getattr(import_module(PUBLIC[name]), name)
+    try:
+        return getattr(import_module(PUBLIC[name]), name)
+    except ModuleNotFoundError as error:
+        from ddpipe.errors import error_for_missing_package  # noqa: PLC0415 - `import ddpipe` imports nothing
+
+        raise error_for_missing_package(f"ddpipe.{name}", error) from None
 
 
 def __dir__() -> list[str]:

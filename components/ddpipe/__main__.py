@@ -22,7 +22,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from ddpipe.commands import ARGUMENTS, JSON, RESULT, SPELLING
-from ddpipe.errors import DdpipeError, Interrupted, ParameterError, visible
+from ddpipe.errors import DdpipeError, Interrupted, ParameterError, error_for_missing_package, visible
 from ddpipe.form import as_option, spelled
 from ddpipe.processes.machine import STOPS, clean_up_and_leave, search_rarely
 
@@ -111,9 +111,7 @@ class CommandLine(click.Group):
         try:
             module = importlib.import_module(f"ddpipe.commands.{file}")
         except ModuleNotFoundError as error:
-            if _is_ours(error):
-                raise
-            return _not_installed(name, error)
+            return _not_installed(name, error_for_missing_package(f"ddpipe {name}", error))
         command: click.Command = getattr(module, f"{name}_command")
         command.epilog = f"Example: ddpipe {example}"
         for below, arguments in BELOW.get(name, {}).items():
@@ -176,9 +174,7 @@ class CommandLine(click.Group):
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as error:
-            if _is_ours(error):
-                raise
-            raise _missing_package(ctx.invoked_subcommand, error) from error
+            raise error_for_missing_package(f"ddpipe {ctx.invoked_subcommand}", error) from None
         except click.MissingParameter as error:  # the same error as for a declared parameter
             command = error.ctx.command_path if error.ctx else "ddpipe"
             raise ParameterError(
@@ -213,27 +209,13 @@ class _Formatter(logging.Formatter):
         return _spelled(super().format(record), self._meta)
 
 
-def _is_ours(error: ModuleNotFoundError) -> bool:
-    """Whether a module of ddpipe itself is missing, which is a bug."""
-    return not error.name or error.name.startswith("ddpipe")
-
-
-def _missing_package(name: object, error: ModuleNotFoundError) -> ParameterError:
-    return ParameterError(
-        what="the command cannot run here",
-        which=f"ddpipe {name}",
-        seen=f"the package {error.name} is not installed",
-        do="Use the trainer image, or: pip install 'ddpipe[all]'",
-    )
-
-
-def _not_installed(name: str, error: ModuleNotFoundError) -> click.Command:
+def _not_installed(name: str, error: Exception) -> click.Command:
     """A command whose packages are not installed here, such as `prepare` in the launcher image."""
 
     @click.command(name, add_help_option=False)
     @click.argument("_arguments", nargs=-1, type=click.UNPROCESSED)
     def refuse(_arguments: tuple[str, ...]) -> None:
-        raise _missing_package(name, error) from error
+        raise error
 
     refuse.ignore_unknown_options = True
     return refuse

@@ -9,17 +9,17 @@ A function takes what the command of its name takes, as Python values, and raise
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, wraps
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, cast
 
 from ddpipe import form, workflow
 from ddpipe.data.versions import address
-from ddpipe.errors import Interrupted, ParameterError, ReplicaFailed, StoreError
+from ddpipe.errors import Interrupted, ParameterError, ReplicaFailed, StoreError, error_for_missing_package
 from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
 from ddpipe.jobs import LOCAL
 from ddpipe.jobs.job import Owner
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from ddpipe.prepare.prepare import Prepared
     from ddpipe.serve.predictor import Predictor
     from ddpipe.summary import Summary
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +138,20 @@ class Result:
         return load_model(Run(self.uri).origin("export").model)
 
 
+def _for_people(function: F) -> F:
+    """The function, with advice in place of the name of a package that is not installed."""
+
+    @wraps(function)
+    def called(*args: Any, **options: Any) -> Any:
+        try:
+            return function(*args, **options)
+        except ModuleNotFoundError as error:
+            raise error_for_missing_package(f"ddpipe.{function.__name__}", error) from None
+
+    return cast("F", called)
+
+
+@_for_people
 @with_declared(*RUN_GROUPS, without=("run_id", "source_path"))
 def run(path: str | PathLike[str] = "", **options: Any) -> Result:
     """Turn raw data into a model on this machine: prepare, train, evaluate, export, report.
@@ -152,6 +168,7 @@ def run(path: str | PathLike[str] = "", **options: Any) -> Result:
     return Result(begun.run.uri, scores, found.text())
 
 
+@_for_people
 @with_declared(*_PREPARE, without=("source_path",))
 def prepare(path: str | PathLike[str] = "", **options: Any) -> Prepared:
     """Turn raw data into a dataset version; `manifest_uri` of the result names it.
@@ -165,6 +182,7 @@ def prepare(path: str | PathLike[str] = "", **options: Any) -> Prepared:
     return step(_settings("prepare", _PREPARE, _with_source(path, options)).of(PrepareSpec))
 
 
+@_for_people
 @with_declared(*TRAIN_ANYWHERE.groups, without=("run_id", "dataset", "pipeline", "task_id", "step"))
 def train(dataset: str, **options: Any) -> Result:
     """Train a model on a dataset version, on this machine or in the pods of a job.
@@ -177,6 +195,7 @@ def train(dataset: str, **options: Any) -> Result:
     return Result(begun.uri, record["final"])
 
 
+@_for_people
 @with_declared(*EVALUATE.groups, without=_OF_RUN)
 def evaluate(run: str | Result, **options: Any) -> Result:
     """Evaluate the model of a trained run on the test split, and write its report.
@@ -190,6 +209,7 @@ def evaluate(run: str | Result, **options: Any) -> Result:
     return Result(begun.uri, found.headline())
 
 
+@_for_people
 @with_declared(*EXPORT.groups, without=_OF_RUN)
 def export(run: str | Result, **options: Any) -> Result:
     """Export the model of an evaluated run: `model` of the result predicts.

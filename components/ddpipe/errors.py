@@ -107,6 +107,19 @@ class ParameterError(InputError, exit_code=11):
     """A parameter is unknown or its value invalid."""
 
 
+def error_for_missing_package(caller: str, error: ModuleNotFoundError) -> Exception:
+    """What to raise for a package that is not installed; the error itself for one of ours, which is a bug."""
+    package = (error.name or "ddpipe").partition(".")[0]
+    if package == "ddpipe":
+        return error
+    return ParameterError(
+        what="the command cannot run here",
+        which=caller,
+        seen=f"the package {package} is not installed",
+        do="Use the trainer image, or: pip install 'ddpipe[all]'",
+    )
+
+
 class SourceError(InputError, exit_code=12):
     """Raw data cannot become a dataset."""
 

@@ -181,6 +181,22 @@ def test_missing_packages_are_named() -> None:
     assert without_numpy("launch", "--help").returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("package", "call"), [("numpy", "open('toys')"), ("numpy", "run()"), ("scipy", "run(source='digits')")]
+)
+def test_missing_packages_are_named_to_python(package: str, call: str, tmp_path: Path) -> None:
+    code = f"import sys; sys.modules['{package}'] = None; import ddpipe; ddpipe.{call}"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    name = call.partition("(")[0]
+    expected = (
+        f"ddpipe.{name}: the package {package} is not installed. Use the trainer image, or: pip install"
+    )
+    assert expected in done.stderr
+    assert "During handling" not in done.stderr
+
+
 def test_unknown_commands_are_rejected() -> None:
     assert ddpipe("fly").exit_code == 2
 
