@@ -199,6 +199,19 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
             "mean of the last five minutes."
         ),
     ),
+    "race.md": (
+        "With a folder of pictures, beside other programs",
+        (
+            "The programs in `benchmarks/racers`, run by `benchmarks/race.py`: each as its documentation "
+            "says, without weights of earlier trainings, in an environment of its own, one after the "
+            "other on two CPUs, one run each. Every one gets the same folder and minutes. *Training* is "
+            "the whole call, for ddpipe with preparation, evaluation and export; scikit-learn's logistic "
+            "regression on 32 by 32 pixels takes no minutes. A quarter of the pictures is held out for "
+            "the scores; probabilities count as at least 1e-6. *First prediction* is a new process that "
+            "answers for one picture. Light work ran beside it at times. Not run yet: 3 and 10 minutes, "
+            "textures of many sizes, and AutoGluon, which installs and has its program."
+        ),
+    ),
     "pipeline.md": ("The whole pipeline", "On Argo: digits, two pods, three epochs."),
 }
 """Files of benchmarks/results in the order of the page, each with a title and what was compared."""
