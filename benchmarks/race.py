@@ -9,7 +9,7 @@ pixels, which ddpipe does not need, in an environment of its own in the user's c
 predicts the held-out pictures of test/<class>/. $DDPIPE_EMOJI is the archive of that npm package.
 
 On an otherwise idle machine; writes benchmarks/results/race.md, and what was measured to race.json, from
-which a stopped race goes on. Log loss and calibration error (15 equal bins) are those of probabilities of
+which a stopped race resumes. Log loss and calibration error (15 equal bins) are those of probabilities of
 at least 1e-6. The first prediction is that of a new process, for one picture.
 """
 
