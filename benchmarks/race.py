@@ -129,10 +129,8 @@ def race(racer: str, folder: Path, minutes: float, side: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as work:
 
         def run(call: str) -> float:
-            began, command = (
-                time.monotonic(),
-                [python, "-c", f"import {RACERS[racer][0]} as racer; racer.{call}"],
-            )
+            command = [python, "-c", f"import {RACERS[racer][0]} as racer; racer.{call}"]
+            began = time.monotonic()
             with Path(work, "log").open("a") as log:
                 done = subprocess.run(command, cwd=work, env=variables, stdout=log, stderr=log, check=False)
             if done.returncode:
@@ -191,10 +189,11 @@ def megabytes(racer: str) -> float:
     return sum(path.stat().st_size for path in files if path.is_file() and not path.is_symlink()) / 1e6
 
 
-def page(measured: Mapping[str, Any], racers: Sequence[str]) -> str:
+def page(measured: Mapping[str, Any]) -> str:
     """The tables: of the racers, and of each set and number of minutes."""
     text = "# The race\n\n| | megabytes installed | lines written |\n|---|---|---|\n"
-    for racer in racers:
+    raced = {key.rpartition("/")[2] for key in measured}
+    for racer in filter(raced.__contains__, RACERS):
         text += f"| {racer} | {megabytes(racer):,.0f} | {lines_written(racer)} |\n"
     text += (
         "\n| set | minutes | with | accuracy | log loss | calibration error | training | first prediction |"
@@ -231,7 +230,7 @@ def main() -> None:
                         sys.stdout.write(f"{key}: {measured[key]}\n")
                         sys.stdout.flush()
                         log.write_text(json.dumps(measured, indent=1) + "\n")
-    (RESULTS / "race.md").write_text(page(measured, given.racers))
+    (RESULTS / "race.md").write_text(page(measured))
 
 
 if __name__ == "__main__":

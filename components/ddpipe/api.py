@@ -138,7 +138,7 @@ class Result:
         return load_model(Run(self.uri).origin("export").model)
 
 
-def _for_people(function: F) -> F:
+def _with_install_advice(function: F) -> F:
     """The function, with advice in place of the name of a package that is not installed."""
 
     @wraps(function)
@@ -151,7 +151,7 @@ def _for_people(function: F) -> F:
     return cast("F", called)
 
 
-@_for_people
+@_with_install_advice
 @with_declared(*RUN_GROUPS, without=("run_id", "source_path"))
 def run(path: str | PathLike[str] = "", **options: Any) -> Result:
     """Turn raw data into a model on this machine: prepare, train, evaluate, export, report.
@@ -168,7 +168,7 @@ def run(path: str | PathLike[str] = "", **options: Any) -> Result:
     return Result(begun.run.uri, scores, found.text())
 
 
-@_for_people
+@_with_install_advice
 @with_declared(*_PREPARE, without=("source_path",))
 def prepare(path: str | PathLike[str] = "", **options: Any) -> Prepared:
     """Turn raw data into a dataset version; `manifest_uri` of the result names it.
@@ -182,7 +182,7 @@ def prepare(path: str | PathLike[str] = "", **options: Any) -> Prepared:
     return step(_settings("prepare", _PREPARE, _with_source(path, options)).of(PrepareSpec))
 
 
-@_for_people
+@_with_install_advice
 @with_declared(*TRAIN_ANYWHERE.groups, without=("run_id", "dataset", "pipeline", "task_id", "step"))
 def train(dataset: str, **options: Any) -> Result:
     """Train a model on a dataset version, on this machine or in the pods of a job.
@@ -195,7 +195,7 @@ def train(dataset: str, **options: Any) -> Result:
     return Result(begun.uri, record["final"])
 
 
-@_for_people
+@_with_install_advice
 @with_declared(*EVALUATE.groups, without=_OF_RUN)
 def evaluate(run: str | Result, **options: Any) -> Result:
     """Evaluate the model of a trained run on the test split, and write its report.
@@ -209,7 +209,7 @@ def evaluate(run: str | Result, **options: Any) -> Result:
     return Result(begun.uri, found.headline())
 
 
-@_for_people
+@_with_install_advice
 @with_declared(*EXPORT.groups, without=_OF_RUN)
 def export(run: str | Result, **options: Any) -> Result:
     """Export the model of an evaluated run: `model` of the result predicts.
