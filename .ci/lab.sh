@@ -7,8 +7,11 @@ build_images() { # TAG
   for target in launcher predictor trainer; do
     "$lab" image build "ddpipe-$target:$1" . -f images/Dockerfile --target "$target" || return
   done
-  "$lab" image build "ddpipe-accelerate:$1" examples/accelerate -f examples/accelerate/Dockerfile \
-    --build-arg "BASE=ddpipe-trainer:$1"
+}
+
+build_own_image() { # TAG: of somebody's own script, after the images that it is built on
+  "$lab" image build "ddpipe-accelerate:$1" "$checkout/examples/accelerate" \
+    -f "$checkout/examples/accelerate/Dockerfile" --build-arg "BASE=ddpipe-trainer:$1"
 }
 
 name_what_tests_need() { # TAG

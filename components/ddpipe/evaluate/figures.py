@@ -47,7 +47,7 @@ def _by_epoch(axes: Axes, history: Sequence[Mapping[str, float]], quantity: str)
         axes.set_xlim(epoch - 1, epoch + 1)  # a range around one point has no whole numbers
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("epoch")
-    axes.legend(frameon=False)
+    legend_above(axes)
 
 
 def losses_by_epoch(losses: Mapping[str, Sequence[float]]) -> str:
@@ -59,7 +59,7 @@ def losses_by_epoch(losses: Mapping[str, Sequence[float]]) -> str:
             axes.plot(range(1, len(values) + 1), values, color=color, linestyle=line, label=name)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("epoch")
-        axes.legend(frameon=False)
+        legend_above(axes)
 
     return figure(draw, height=3, width=7)
 
@@ -124,6 +124,11 @@ def reliability(bins: Sequence[CalibrationBin], before: Sequence[CalibrationBin]
         axes.set(xlabel="predicted probability", ylabel="observed frequency", xlim=(0, 1), ylim=(0, 1))
 
     return figure(draw, height=3.4)
+
+
+def legend_above(axes: Axes) -> None:
+    """Name the lines above the drawing: among many points, a free place takes long to find."""
+    axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderaxespad=0)
 
 
 def figure(draw: Callable[[Axes], Any], height: float = 2.8, width: float = 5) -> str:

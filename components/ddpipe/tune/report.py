@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from ddpipe.evaluate.figures import QUIET, TRAIN, VALIDATION, figure
+from ddpipe.evaluate.figures import QUIET, TRAIN, VALIDATION, figure, legend_above
 from ddpipe.evaluate.report import percent
 from ddpipe.model.metrics import TITLES
 from ddpipe.processes.reports import duration
@@ -95,7 +95,7 @@ def scores(trials: Sequence[Trial], best: Trial, title: str) -> str:
         )
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set(xlabel="trial", ylabel=title)
-        axes.legend(frameon=False)
+        legend_above(axes)
 
     return figure(draw)
 
@@ -112,7 +112,7 @@ def learning_curves(trials: Sequence[Trial], best: Trial, title: str) -> str:
         _curve(axes, best, TRAIN, f"trial {best.number}")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.set(xlabel="epoch", ylabel=title)
-        axes.legend(frameon=False)
+        legend_above(axes)
 
     return figure(draw)
 
