@@ -174,7 +174,10 @@ def in_turns(what: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, 
 
 
 def evaluation(folder: Path, package: Path, rounds: int) -> str:
-    """Of the test split, which has most images here, and of validation, which chooses the temperature."""
+    """Of the test split, which has most images here, and of validation, which chooses the temperature.
+
+    Both read the model's file first.
+    """
     from ddpipe.data.reader import open_split  # noqa: PLC0415
     from ddpipe.evaluate.evaluate import evaluate  # noqa: PLC0415
 
@@ -186,8 +189,8 @@ def evaluation(folder: Path, package: Path, rounds: int) -> str:
         import torch  # noqa: PLC0415
         from sklearn import metrics  # noqa: PLC0415
 
-        model = _network(package)
         started = processor_seconds()
+        model = _network(package)
         parts: list[list[np.ndarray]] = []
         for split in splits:
             parts.append([])

@@ -152,7 +152,9 @@ def test_images_are_reduced_as_by_prepare_kept_or_not(
     pictures = [Image.fromarray(image.squeeze()).resize((6, 4), Image.Resampling.BICUBIC) for image in images]
     wanted = np.stack([np.asarray(picture).reshape(4, 6, channels) for picture in pictures])
     for chosen in ([2, 0], [2, 4, 2]):
-        np.testing.assert_array_equal(list(small.each(np.array(chosen))), wanted[chosen])
+        found = list(small.each(np.array(chosen)))
+        np.testing.assert_array_equal(found, wanted[chosen])
+        assert {image.dtype for image in found} == {np.dtype(np.uint8)}
 
 
 @pytest.mark.parametrize("resolution", [0, 8, 20])

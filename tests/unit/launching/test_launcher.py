@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -34,6 +35,7 @@ from ddpipe.kube.resources import WORKFLOWS
 from ddpipe.launching import adoption, launcher
 from ddpipe.launching.adoption import Attempt
 from ddpipe.launching.launcher import Outcome, launch
+from ddpipe.parameters import AUTO
 
 FORBIDDEN = Refused(403, "Forbidden", 'pods is forbidden: User "me" cannot do that')
 
@@ -99,9 +101,10 @@ def creates(request: Request) -> bool:
 def test_a_new_job_is_created_followed_and_removed() -> None:
     job = a_job()
     server = operated(job)
+    began = time.monotonic()
     outcome = launched(job, server)
     assert (outcome.adopted, outcome.kept) == (False, False)
-    assert outcome.seconds > 0
+    assert 0 < outcome.seconds <= time.monotonic() - began
     assert sum(map(creates, server.asked)) == 1
     with pytest.raises(Refused, match="404"):
         server.get(path(job))
@@ -514,7 +517,13 @@ def test_wrong_options_are_reported_before_a_cluster_is_sought(
 
 
 @pytest.mark.parametrize(
-    ("pods", "named"), [(1, "worker-0"), (3, "worker-0, worker-1, worker-2"), (64, "worker-7 and 56 more")]
+    ("pods", "named"),
+    [
+        (1, "worker-0"),
+        (3, "worker-0, worker-1, worker-2"),
+        (8, "worker-6, worker-7"),
+        (64, "worker-7 and 56 more"),
+    ],
 )
 def test_logs_that_are_not_read_to_their_end_are_one_line(
     pods: int, named: str, monkeypatch: pytest.MonkeyPatch
@@ -524,6 +533,12 @@ def test_logs_that_are_not_read_to_their_end_are_one_line(
     printed = launched_and_printed(a_job(), finished(a_job()))[1]
     assert printed.count("could not be read to their end") == 1
     assert f"{named}\n" in printed
+
+
+def test_the_backend_that_was_chosen_is_printed() -> None:
+    job = a_job()
+    printed = launched_and_printed(replace(job, backend=AUTO), operated(job))[1]
+    assert "backend pytorchjob" in printed
 
 
 def test_jobs_of_earlier_runs_are_removed_before_the_new_one() -> None:

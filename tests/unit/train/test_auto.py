@@ -44,6 +44,7 @@ CASES: dict[str, tuple[Measured, dict[str, Any]]] = {
         {"label_smoothing": 0.0, "augmentation": "shift", "class_weights": "none"},
     ),
     "imbalance": (data(images=1224, per_class=(1200, 24)), {"class_weights": "balanced"}),
+    "imbalance at its least": (data(images=1200, per_class=(1000, 200)), {"class_weights": "balanced"}),
     "balance": (data(images=1200, per_class=(700, 500)), {"class_weights": "none"}),
     "weights of a package": (data(network="lenet"), {"model": "lenet", "optimizer": "sgd"}),
 }

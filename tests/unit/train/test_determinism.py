@@ -74,6 +74,7 @@ def test_true_rejects_the_network_and_names_the_operation(
     with pytest.raises(ParameterError, match="put_ has no deterministic kernel") as raised:
         train(dataset, str(tmp_path / "training"), replace(recipe, deterministic="true"))
     assert "deterministic to auto" in raised.value.do
+    assert recipe.model in raised.value.which
 
 
 def test_false_reports_nothing(

@@ -232,6 +232,7 @@ def test_a_process_decides_once_it_knows_its_pace() -> None:
     resumed.resume(STEPS_BEFORE_FIRST_DECISION - 1, [])
     began = machine.now
     machine.train(resumed, WORK, STEPS_BEFORE_FIRST_DECISION - 1)
+    assert resumed.schedule[1][0] == STEPS_BEFORE_FIRST_DECISION + 1
     assert machine.now - began + budget.later(0.001) == pytest.approx(20, rel=0.05)
 
 
