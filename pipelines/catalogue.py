@@ -5,6 +5,7 @@ Keys, their order and the formats of versions and times pass the catalogue's own
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,19 +22,20 @@ LEAST_PIPELINES = "2.15.2"
 
 _PIPELINES = {"name": "Pipelines", "version": f">={LEAST_PIPELINES}"}
 _TRAINER = {"name": "Trainer", "version": ">=1.8.1"}
-_TAGS = {
-    steps.PREPARE.name: ("data_processing", "dataset_preparation", "images"),
-    steps.TRAIN.name: ("training", "pytorch", "distributed", "ddp"),
-    steps.TUNE.name: ("training", "hyperparameter_tuning", "katib"),
-    steps.EVALUATE.name: ("evaluation", "metrics", "images"),
-    steps.GATE.name: ("evaluation", "model_comparison", "promotion"),
-    steps.EXPORT.name: ("deployment", "onnx", "model_package"),
-    steps.PREDICT.name: ("inference", "batch"),
-    steps.DEPLOY.name: ("deployment", "kserve", "serving"),
-    steps.REGISTER.name: ("deployment", "model_registry", "lineage"),
-    steps.PYTORCH_JOB.name: ("training", "pytorch", "distributed", "launcher"),
-    steps.CLEAN_UP.name: ("training", "pytorch", "cleanup"),
+TAGS: Mapping[steps.Step, tuple[str, ...]] = {
+    steps.PREPARE: ("data_processing", "dataset_preparation", "images"),
+    steps.TUNE: ("training", "hyperparameter_tuning", "katib"),
+    steps.TRAIN: ("training", "pytorch", "distributed", "ddp"),
+    steps.EVALUATE: ("evaluation", "metrics", "images"),
+    steps.GATE: ("evaluation", "model_comparison", "promotion"),
+    steps.EXPORT: ("deployment", "onnx", "model_package"),
+    steps.PREDICT: ("inference", "batch"),
+    steps.DEPLOY: ("deployment", "kserve", "serving"),
+    steps.REGISTER: ("deployment", "model_registry", "lineage"),
+    steps.PYTORCH_JOB: ("training", "pytorch", "distributed", "launcher"),
+    steps.CLEAN_UP: ("training", "pytorch", "cleanup"),
 }
+"""The steps with a component file, for your own pipelines, and what the catalogue lists them under."""
 
 
 def metadata(step: steps.Step) -> str:
@@ -44,7 +46,7 @@ def metadata(step: steps.Step) -> str:
         "stability": STABILITY,
         "dependencies": {"kubeflow": [_PIPELINES, *([_TRAINER] if needs_trainer else [])]},
         "lastVerified": VERIFIED,
-        "tags": list(_TAGS[step.name]),
+        "tags": list(TAGS[step]),
     }
     text: str = yaml.safe_dump(facts, sort_keys=False, explicit_start=True)
     return text

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from kfp import compiler
 
-from ddpipe import components, steps
-from ddpipe.pipelines.catalogue import metadata
+from ddpipe import components
+from ddpipe.pipelines.catalogue import TAGS, metadata
 from ddpipe.pipelines.custom_job import CUSTOM_JOB
 from ddpipe.pipelines.guide import guide
 from ddpipe.pipelines.kfp_v2 import for_new_servers, pipeline_of
@@ -29,34 +29,12 @@ PIPELINES: Mapping[str, Pipeline] = {
     "training-tuned": TUNED,
     "custom-job": CUSTOM_JOB,
 }
-OFFERED = (
-    steps.PREPARE,
-    steps.TUNE,
-    steps.TRAIN,
-    steps.EVALUATE,
-    steps.GATE,
-    steps.EXPORT,
-    steps.PREDICT,
-    steps.DEPLOY,
-    steps.REGISTER,
-    steps.PYTORCH_JOB,
-    steps.CLEAN_UP,
-)
-"""The steps with a component file, for your own pipelines."""
 
 _V1_SCRIPT, _V1_LOCK = HERE / "kfp_v1.py", HERE / "requirements-v1.txt"
 
 
 def compile_all(folder: Path = COMPILED, claim: str = "") -> list[Path]:
-    """Write all packages and components to `folder`, or none if one fails.
-
-    Args:
-        folder: The target folder.
-        claim: A volume claim for datasets and runs, instead of an object store.
-
-    Returns:
-        The files.
-    """
+    """Write all packages and components, or none if one fails; a volume claim replaces the object store."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         fresh = Path(scratch)
@@ -87,7 +65,7 @@ def compile_v1(folder: Path, claim: str = "") -> None:
 
 def compile_components(folder: Path) -> None:
     """Write a folder for each component: its file, and metadata for the official catalogue."""
-    for step in OFFERED:
+    for step in TAGS:
         place = folder / step.name
         place.mkdir(parents=True)
         compiler.Compiler().compile(getattr(components, step.name), str(place / "component.yaml"))

@@ -143,7 +143,7 @@ def compile_workflow(pipeline: Described) -> str:
         if "container" in template:
             template["container"] |= RESTRICTED | _data(pipeline)
             if template["name"] == pipeline["last"]["name"]:
-                template["container"].setdefault("env", []).extend(_notify(pipeline))
+                template["container"].setdefault("env", []).extend(_from_secret(*pipeline["notify"]))
             template["podSpecPatch"] = json.dumps(_resources(tasks[template["name"]]))
     if pipeline["claim"]:
         spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": pipeline["claim"]}}]
@@ -151,9 +151,8 @@ def compile_workflow(pipeline: Described) -> str:
     return text
 
 
-def _notify(pipeline: Described) -> list[dict[str, Any]]:
-    """References to the URLs to which the end of a run is sent, if the namespace has them."""
-    secret, keys = pipeline["notify"]
+def _from_secret(secret: str, keys: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Variables that refer to keys of a secret, if the namespace has it."""
     reference = {"name": secret, "optional": True}
     return [
         {"name": name, "valueFrom": {"secretKeyRef": {**reference, "key": key}}} for key, name in keys.items()
@@ -164,14 +163,8 @@ def _data(pipeline: Described) -> dict[str, Any]:
     """The claim, or references to the object store's credentials, if the namespace has them."""
     if pipeline["claim"]:
         return {"volumeMounts": [{"name": "data", "mountPath": MOUNT}]}
-    keys = {"AWS_ACCESS_KEY_ID": "accesskey", "AWS_SECRET_ACCESS_KEY": "secretkey"}
-    secret = {"name": f"{{{{workflow.parameters.{pipeline['secret']}}}}}", "optional": True}
-    return {
-        "env": [
-            {"name": variable, "valueFrom": {"secretKeyRef": {**secret, "key": key}}}
-            for variable, key in keys.items()
-        ]
-    }
+    keys = {"accesskey": "AWS_ACCESS_KEY_ID", "secretkey": "AWS_SECRET_ACCESS_KEY"}
+    return {"env": _from_secret(f"{{{{workflow.parameters.{pipeline['secret']}}}}}", keys)}
 
 
 def _resources(task: Described) -> dict[str, Any]:

@@ -78,25 +78,16 @@ _SECRET_HELP = f"Secret with the object store's accesskey and secretkey; {NO_SEC
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One step of a pipeline.
-
-    Attributes:
-        step: The step.
-        settled: Values of parameters that the pipeline sets itself, by name.
-        cpu: CPU request of its pod; the pod may use more.
-        memory: Memory request and limit of its pod.
-        timeout: Seconds after which its pod is stopped.
-        only_if: Result of an earlier task that must be "yes", or the engine skips this task; None for always.
-        if_given: Parameter of the pipeline that must not be empty, or the engine skips this task; no later
-            task waits for it. None for always.
-    """
+    """One step of a pipeline."""
 
     step: Step
-    settled: Mapping[str, Value] = field(default_factory=dict)
-    cpu: str
-    memory: str | Given
-    timeout: int
+    settled: Mapping[str, Value] = field(default_factory=dict)  # parameters that the pipeline sets itself
+    cpu: str  # request of its pod, which may use more
+    memory: str | Given  # request and limit of its pod
+    timeout: int  # seconds after which its pod is stopped
+    # Result of an earlier task that must be "yes", or the engine skips this task; None for always
     only_if: Made | None = None
+    # Parameter of the pipeline that must not be empty, likewise; no later task waits for this one
     if_given: Given | None = None
 
     @property
@@ -123,25 +114,15 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """A pipeline.
+    """A pipeline."""
 
-    Attributes:
-        name: Name of the pipeline, and of the owner of its jobs.
-        title: Display name.
-        help: What it does, in one or two sentences.
-        tasks: The tasks, which run one after the other; those with the same `only_if` stand together.
-        last: The task that runs at the end even if others fail.
-        defaults: Defaults that replace the declared ones on a cluster, by the parameters' own names.
-        claim: A volume claim for all data; empty for an object store.
-    """
-
-    name: str
-    title: str
-    help: str
-    tasks: tuple[Task, ...]
-    last: Task
-    defaults: Mapping[str, Any]
-    claim: str = ""
+    name: str  # also of the owner of its jobs
+    title: str  # that the UI shows
+    help: str  # what it does, in one or two sentences
+    tasks: tuple[Task, ...]  # one after the other; those with the same `only_if` stand together
+    last: Task  # runs at the end even if others fail
+    defaults: Mapping[str, Any]  # in place of the declared ones, by the parameters' own names
+    claim: str = ""  # a volume claim for all data; empty for an object store
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -168,11 +149,7 @@ class Pipeline:
         return tuple(found.values())
 
     def filled(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of the form, from values by the parameters' own names, as on the command line.
-
-        Raises:
-            ParameterError: A name is not a parameter of the pipeline.
-        """
+        """The fields of the form, from values by the parameters' own names, as on the command line."""
         places = {item.name: item for item in self.open}
         unknown = [form.unknown(name, places) for name in values if name not in places]
         refuse("the form cannot be filled in", unknown)
@@ -186,11 +163,7 @@ class Pipeline:
         return fields
 
     def problems(self, fields: Mapping[str, Any]) -> list[str]:
-        """Everything wrong with the fields of a form as a whole; fields left out have their defaults.
-
-        Args:
-            fields: Values of the right types, by the names of the fields.
-        """
+        """Everything wrong with the fields of a form, of the right types; those left out have defaults."""
         fields = {**{item.name: item.default for item in self.parameters}, **fields}
         objects = {one.name: fields[one.name] for one in form.objects(self.open)}
         own = {item.name: item.read(fields[item.form]) for item in self.open if item.alone}

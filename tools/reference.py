@@ -37,7 +37,8 @@ from ddpipe.model.evaluation import ClassScores, Estimate, Metrics, Subject
 from ddpipe.model.package import Signature
 from ddpipe.model.preprocessing import Preprocessing
 from ddpipe.parameters import OneOf, Parameter, declared
-from ddpipe.pipelines.compile import OFFERED, PIPELINES
+from ddpipe.pipelines.catalogue import TAGS
+from ddpipe.pipelines.compile import PIPELINES
 from ddpipe.steps import PYTORCH_JOB, TRAIN_ANYWHERE, Step
 
 ROOT = Path(__file__).parents[1]
@@ -322,7 +323,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _parameters() -> Iterator[str]:
-    steps: list[Step] = [step for step in OFFERED if step.name != "train"]
+    steps: list[Step] = [step for step in TAGS if step.name != "train"]
     groups = dict.fromkeys(group for step in (*steps, TRAIN_ANYWHERE, PYTORCH_JOB) for group in step.groups)
     yield from ("# Parameters", "", NOTE, "")
     yield "On the command line a parameter is spelled with hyphens (`--label-smoothing`), in Python, in "
@@ -363,7 +364,7 @@ def _components() -> Iterator[str]:
     yield "`from ddpipe.components import …`, or the files in `pipelines/compiled/components`. The inputs "
     yield "are the [parameters](parameters.md) of the groups named here."
     yield ""
-    for step in OFFERED:
+    for step in TAGS:
         yield from (f"## {step.name}", "", _prose(step.help), "")
         names = ", ".join(f"`{item.name}`" for item in step.parameters)
         yield from (f"Image: `{step.image}`. Inputs: {names}.", "")

@@ -17,20 +17,16 @@ from importlib.metadata import version
 from types import ModuleType
 from typing import Any
 
+_STEPS = ("prepare", "train", "evaluate", "export")  # functions that have the names of packages
 # What `import ddpipe` offers, and the module of each: imported when it is used, as most processes do not.
 PUBLIC = {
-    "run": "ddpipe.api",
-    "prepare": "ddpipe.api",
-    "train": "ddpipe.api",
-    "evaluate": "ddpipe.api",
-    "export": "ddpipe.api",
+    **dict.fromkeys(("run", *_STEPS), "ddpipe.api"),
     "open": "ddpipe.train.reading",
     "load_model": "ddpipe.serve.predictor",
     "launch": "ddpipe.notebook.entry",
     "report": "ddpipe.processes.reports",
     "attach": "ddpipe.notebook.entry",
 }
-_STEPS = {"prepare", "train", "evaluate", "export"}  # functions that have the names of packages
 
 
 class _CallablePackage(ModuleType):

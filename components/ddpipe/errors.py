@@ -92,6 +92,11 @@ def visible(text: str) -> str:
     )
 
 
+def first_line(error: BaseException) -> str:
+    """The beginning of what a library says, which can be pages."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
 def listed(problems: Sequence[str], limit: int = 20) -> str:
     """Several problems as one `seen` text: up to `limit` of them, and how many more there are."""
     shown = [f"\n  - {problem}" for problem in problems[:limit]]

@@ -191,14 +191,10 @@ def with_latest_weights(run: Run, recipe: Recipe, keys: ReuseKeys, dataset: str)
 def _seen(package: str, dataset: str) -> str:
     """How many validation and test images the model was trained on; empty: none, or unknown."""
     # numpy, which no other launcher waits for
-    from ddpipe.data.index import TRAINED_ON, counted, from_bytes, held_out_seen  # noqa: PLC0415
+    from ddpipe.data.index import counted, held_out_seen, samples_seen  # noqa: PLC0415
 
-    store, manifest = open_store(package), load_manifest(dataset)
-    try:
-        known = from_bytes(store.read(TRAINED_ON), f"{store.uri}/{TRAINED_ON}")
-    except NoSuchObject:  # exported before packages recorded it
-        return ""
-    return counted(held_out_seen(manifest, store_of(dataset), known), manifest)
+    known, manifest = samples_seen(package), load_manifest(dataset)
+    return "" if known is None else counted(held_out_seen(manifest, store_of(dataset), known), manifest)
 
 
 def _started(store: Store) -> dict[str, str]:

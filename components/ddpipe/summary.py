@@ -9,9 +9,8 @@ from typing import Any
 
 from ddpipe.evaluate.mistakes import worst_mistakes
 from ddpipe.model.evaluation import Evaluation, load_evaluation
-from ddpipe.model.training_record import how_far
+from ddpipe.model.training_record import how_far, training_record
 from ddpipe.runs import Run
-from ddpipe.workflow import training_record
 
 MISTAKES = 3  # that are printed; the report shows more of them, with their images
 
@@ -89,7 +88,7 @@ def _with_interval(score: Mapping[str, float | None]) -> str:
 def summary(run: Run) -> Summary:
     """The result of a finished run, read from its folder."""
     records = {record["step"]: record for record in run.steps()}
-    training = training_record(run.origin("train"))
+    training = training_record(run.origin("train").training)
     history = training["history"][-1]
     evaluation = load_evaluation(run.origin("evaluate").evaluation)
     scores, baseline = evaluation.metrics.scores, evaluation.metrics.baseline

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddpipe.errors import GateFailed, ParameterError, ReplicaFailed
 from ddpipe.jobs import LOCAL
+from ddpipe.model.training_record import CHOICE, MEMORY, METRICS, parts_of, training_record
 from ddpipe.parameters import AUTO
 from ddpipe.runs import Run
 from ddpipe.steps import TrainOptions
@@ -118,7 +119,6 @@ def train(
     """Train on this machine or in a job on the cluster, from the run's last checkpoint if there is one."""
     # With a job, SIGTERM deletes the job and ends this process.
     with run.step("train") as facts:
-        from ddpipe.model.training_record import METRICS
         from ddpipe.reuse import reuse_keys, unchanged_since, with_latest_weights
 
         keys = reuse_keys(dataset, recipe, options)
@@ -126,7 +126,7 @@ def train(
         if reuse and not has_begun and (found := unchanged_since(run, keys)):
             _log.info("nothing changed since run %s: its trained model is reused", found)
             facts.update(same_as=found.run.name, since=str(found))
-            record = training_record(found.run)
+            record = training_record(found.run.training)
         else:
             recipe = with_latest_weights(run, recipe, keys, dataset)
             measured = (run.training, METRICS) if has_begun else (run.folder, keys.latest)
@@ -137,7 +137,7 @@ def train(
                 except ReplicaFailed as error:
                     _take_in_parts(run, recipe, options, error)  # raises the error the second time
             facts.update(notes=keys.keys)
-            record = training_record(run)
+            record = training_record(run.training)
         facts.update(record["final"])
     return record
 
@@ -170,8 +170,6 @@ def _trained(
 
 def _take_in_parts(run: Run, recipe: Recipe, options: TrainOptions, error: ReplicaFailed) -> None:
     """After too little memory, have each batch taken in two parts; raise the error if that was done."""
-    from ddpipe.model.training_record import CHOICE, MEMORY, parts_of
-
     store = open_store(run.training)
     if not error.lacked_memory or not store.exists(CHOICE):
         raise error
@@ -217,7 +215,7 @@ def dataset_of(run: Run, dataset: str, store: str) -> str:
             seen="the folder is empty, or does not exist",
             do="Check `run` and `runs`; `ddpipe runs ls` lists the runs of a folder.",
         )
-    return str(training_record(run.origin("train"))["dataset"])
+    return str(training_record(run.origin("train").training)["dataset"])
 
 
 def evaluate(run: Run, dataset: str, spec: EvaluateSpec, network: str = "") -> Evaluation:
@@ -311,7 +309,7 @@ def _offer(run: Run, keys: list[str], package: ModelPackage) -> None:
     from ddpipe.storage.sealed import sha256
 
     store = open_store(run.uri)
-    checkpoint = training_record(run)["checkpoint"]
+    checkpoint = training_record(run.training)["checkpoint"]
     sealed = {"evaluation": EVALUATION.open(run.evaluation).sha256, "model": package.folder.sha256}
     small = ("training/training.json", f"evaluation/{EVALUATION.seal}", f"model/{PACKAGE.seal}")
     files = {f"{place}/{key}": value for place, hashes in sealed.items() for key, value in hashes.items()}
@@ -342,10 +340,3 @@ def _publish_report(run: Run, *, exported: bool = False, gated: bool = False) ->
         tracker.files("", ["report.html"], lambda _: page)
         if package:
             tracker.files("model", [*PACKAGE.open(package).sha256, PACKAGE.seal], open_store(package).read)
-
-
-def training_record(run: Run) -> dict[str, Any]:
-    """The record that the finished training of a run wrote (training.json)."""
-    from ddpipe.model import training_record as stored
-
-    return stored.training_record(run.training)

@@ -14,7 +14,8 @@ from kfp import dsl
 from ddpipe import components
 from ddpipe.__main__ import cli
 from ddpipe.errors import ParameterError
-from ddpipe.pipelines.compile import COMPILED, OFFERED
+from ddpipe.pipelines.catalogue import TAGS
+from ddpipe.pipelines.compile import COMPILED
 from ddpipe.steps import Step
 
 IDENTITY = {
@@ -31,7 +32,7 @@ def inputs_of(task: Any) -> dict[str, Any]:
     return {name: json_format.MessageToDict(given[name].runtime_value.constant) for name in given}
 
 
-@pytest.mark.parametrize("step", OFFERED, ids=lambda step: step.name)
+@pytest.mark.parametrize("step", TAGS, ids=lambda step: step.name)
 def test_a_component_file_is_loaded_and_used(step: Step) -> None:
     file = COMPILED / "components" / step.name / "component.yaml"
     loaded = kfp_components.load_component_from_file(str(file))
@@ -56,7 +57,7 @@ def test_a_component_file_is_loaded_and_used(step: Step) -> None:
     assert step.name.replace("_", "-") in mine.pipeline_spec.root.dag.tasks
 
 
-@pytest.mark.parametrize("step", OFFERED, ids=lambda step: step.name)
+@pytest.mark.parametrize("step", TAGS, ids=lambda step: step.name)
 def test_a_task_has_all_inputs(step: Step) -> None:
     """Some servers do not look up defaults; the identity is filled in by the engine."""
     required = {item.name: "given" for item in step.parameters if item.required}
@@ -125,7 +126,7 @@ def test_a_job_without_identity_is_rejected_by_the_step() -> None:
     assert "run_id is empty, so that a retry would start a second job" in ended.stderr
 
 
-@pytest.mark.parametrize("step", OFFERED, ids=lambda step: step.name)
+@pytest.mark.parametrize("step", TAGS, ids=lambda step: step.name)
 def test_component_metadata_passes_the_official_catalogue(step: Step) -> None:
     facts = yaml.safe_load((COMPILED / "components" / step.name / "metadata.yaml").read_text())
     assert list(facts) == ["name", "stability", "dependencies", "lastVerified", "tags"]

@@ -21,6 +21,7 @@ from ddpipe.data.manifest import DatasetManifest, load_manifest
 from ddpipe.data.reader import open_split
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.model.evaluation import load_evaluation
+from ddpipe.model.training_record import training_record
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import Run
 from ddpipe.summary import summary
@@ -79,7 +80,7 @@ def test_it_learns_to_see_the_labels(done: Done) -> None:
 
 def test_the_training_watches_what_the_evaluation_judges_by(done: Done) -> None:
     assert {"train_loss", "validation_loss", "validation_macro_auc"} <= set(
-        workflow.training_record(done.run)["history"][-1]
+        training_record(done.run.training)["history"][-1]
     )
 
 

@@ -20,7 +20,7 @@ from ddpipe.commands import SectionedCommand, json_option, print_result, say
 from ddpipe.commands.options import options, parsed, taken
 from ddpipe.engine.client import Engine, connect
 from ddpipe.engine.doctor import Check, State, examine
-from ddpipe.engine.endpoint import EndpointOptions, has_endpoint, resolve
+from ddpipe.engine.endpoint import EndpointOptions, address, resolve
 from ddpipe.engine.package import Package, publish, read_package, read_values
 from ddpipe.engine.runs import Request, RunState, conclude, follow, look, start
 from ddpipe.engine.schedules import ZONE, Schedule, cron, delete, find, put, schedules
@@ -53,7 +53,7 @@ def with_engine(command: Command, *, required: bool = True) -> Command:
     @functools.wraps(command)
     def connected(**given: Any) -> None:
         own = taken(EndpointOptions, given)
-        is_known = required or has_endpoint(own, os.environ)
+        is_known = required or address(own, os.environ)
         command(engine=connect(resolve(own, os.environ)) if is_known else None, **given)
 
     return connected

@@ -122,10 +122,11 @@ def compare_command(folder: str, names: tuple[str, ...], page: str | None) -> No
 
 def _compared(run: Run) -> dict[str, Any]:
     from ddpipe.model.evaluation import load_evaluation
+    from ddpipe.model.training_record import training_record
     from ddpipe.train.recipe import as_today
 
     dataset = workflow.dataset_of(run, "", "")
-    record = workflow.training_record(run.origin("train"))
+    record = training_record(run.origin("train").training)
     scores = load_evaluation(run.origin("evaluate").evaluation).metrics.scores
     return {
         "scores": {name: asdict(score) for name, score in scores.items()},

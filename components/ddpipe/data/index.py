@@ -26,8 +26,8 @@ from ddpipe.data.columns import Strings, Text, hashes, trimmed
 from ddpipe.data.fetching import fetched
 from ddpipe.data.manifest import ColumnRef, DatasetManifest, ShardRef, Split, error_for_dataset
 from ddpipe.data.shards import array_at, object_key
-from ddpipe.errors import CorruptObject
-from ddpipe.storage import Store
+from ddpipe.errors import CorruptObject, NoSuchObject
+from ddpipe.storage import Store, open_store
 
 Labels = NDArray[np.int64]  # multiclass: (samples,), indices; multilabel: (samples, classes), 0 or 1
 
@@ -128,6 +128,15 @@ def counted(seen: Mapping[str, int], manifest: DatasetManifest) -> str:
     return " and ".join(
         f"{count:,} of {manifest.splits[split].count:,} {split} images" for split, count in seen.items()
     )
+
+
+def samples_seen(uri: str) -> Hashes | None:
+    """What the model of a training or a package was trained on; None if that was not recorded."""
+    store = open_store(uri)
+    try:
+        return from_bytes(store.read(TRAINED_ON), f"{store.uri}/{TRAINED_ON}")
+    except NoSuchObject:
+        return None
 
 
 def from_bytes(data: bytes, origin: str) -> Hashes:

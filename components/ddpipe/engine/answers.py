@@ -203,16 +203,11 @@ def _no_engine(url: str, seen: str) -> NotAnEngine:
 def _message(body: str) -> str | None:
     """The innermost message of an error; None if the answer is not from Kubeflow Pipelines."""
     try:
-        answer: Any = json.loads(body)
-    except ValueError:
-        return None
-    if not isinstance(answer, dict):
+        answer = parsed(body.encode())
+    except NotAsDescribed:
         return None
     details = answer.get("details")
-    inner = (
-        [item.get("message") for item in details if isinstance(item, dict)]
-        if isinstance(details, list)
-        else []
-    )
+    items = details if isinstance(details, list) else []
+    inner = [item.get("message") for item in items if isinstance(item, dict)]
     words = [*inner, answer.get("message"), answer.get("error_message"), answer.get("error")]
     return next((word for word in words if word and isinstance(word, str)), None)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 import certifi
 from urllib3 import BaseHTTPResponse, PoolManager, Retry, Timeout
@@ -104,6 +104,11 @@ class Client:
                 break
         raise not_described(f"the list of {field}", NotAsDescribed("its pages do not end"))
 
+    def find(self, path: str, field: str, shape: Shape, name: str, **query: Any) -> Any:  # noqa: ANN401
+        """The item of a list with this display name; None if there is none."""
+        listed = self.every(path, field, shape, filter=named(name), **query)
+        return next((item for item in listed if item.display_name == name), None)
+
     def text(self, path: str, query: Mapping[str, str], last: int = MOST_BYTES) -> str:
         """The end of the answer to a GET request that the API's description lacks."""
         return self._answer("GET", path, query, last=last).decode(errors="replace")
@@ -120,7 +125,7 @@ class Client:
         try:
             return fitted(parsed(answer), shape)
         except NotAsDescribed as error:
-            raise not_described(_which(method, self.endpoint.url + path), error) from error
+            raise not_described(f"{method} {self.endpoint.shown}{path}", error) from error
 
     def _answer(
         self,
@@ -134,7 +139,7 @@ class Client:
     ) -> bytes:
         """The whole answer, or its last bytes."""
         url = self.endpoint.url + path
-        which = _which(method, url)
+        which = f"{method} {self.endpoint.shown}{path}"
         address = f"{url}?{urlencode(_given(query))}" if query else url
         sent = {**self.endpoint.headers(), **(headers or {})}
         try:
@@ -184,12 +189,6 @@ def named(name: str) -> str:
 def quoted(identity: str) -> str:
     """An ID that a user has typed, as a part of a path."""
     return quote(identity, safe="")
-
-
-def _which(method: str, url: str) -> str:
-    """A request for messages, without user, password and query."""
-    address = urlsplit(url)
-    return f"{method} {address.scheme}://{address.netloc.rpartition('@')[2]}{address.path}".strip()
 
 
 def connect(endpoint: Endpoint) -> Engine:

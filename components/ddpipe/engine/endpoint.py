@@ -81,7 +81,7 @@ class Endpoint:
 
 def resolve(options: EndpointOptions, environment: Mapping[str, str]) -> Endpoint:
     """Take each setting from the options, else from the environment, else from the pod."""
-    url, namespace = _url(options, environment), options.namespace or environment.get("KFP_NAMESPACE", "")
+    url, namespace = address(options, environment), options.namespace or environment.get("KFP_NAMESPACE", "")
     if not namespace and (own := Path(_OWN_NAMESPACE)).is_file():
         namespace = own.read_text().strip()
     token, token_file = "", options.token_file
@@ -104,12 +104,8 @@ def resolve(options: EndpointOptions, environment: Mapping[str, str]) -> Endpoin
     )
 
 
-def has_endpoint(options: EndpointOptions, environment: Mapping[str, str]) -> bool:
-    """Whether a server is configured."""
-    return bool(_url(options, environment))
-
-
-def _url(options: EndpointOptions, environment: Mapping[str, str]) -> str:
+def address(options: EndpointOptions, environment: Mapping[str, str]) -> str:
+    """The URL that is configured; empty if there is none."""
     inside = "KUBERNETES_SERVICE_HOST" in environment
     return options.endpoint or environment.get("KFP_ENDPOINT", "") or (IN_CLUSTER if inside else "")
 

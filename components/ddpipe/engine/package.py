@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from ddpipe.engine.answers import PIPELINE, VERSION
-from ddpipe.engine.client import Engine, named, quoted
+from ddpipe.engine.client import Engine, quoted
 from ddpipe.errors import EngineConflict, InputError
 from ddpipe.parameters import OneOf, Parameter
 
@@ -39,7 +39,6 @@ class Package:
     help: str
     version: str
     parameters: tuple[Parameter, ...]
-    spec: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,6 @@ def read_package(path: Path) -> Package:
         help=info.get("description", ""),
         version=hashlib.sha256(content).hexdigest()[:_DIGITS],
         parameters=tuple(_parameter(name, item) for name, item in inputs.get("parameters", {}).items()),
-        spec=spec,
     )
 
 
@@ -128,17 +126,14 @@ def _create(engine: Engine, name: str, text: str) -> str:
 
 
 def _pipeline(engine: Engine, name: str) -> str | None:
-    listed = engine.client.every(
-        "pipelines", "pipelines", PIPELINE, namespace=engine.namespace, filter=named(name)
-    )
-    return next((item.pipeline_id for item in listed if item.display_name == name), None)
+    found = engine.client.find("pipelines", "pipelines", PIPELINE, name, namespace=engine.namespace)
+    return found.pipeline_id if found else None
 
 
 def _version(engine: Engine, pipeline_id: str, name: str) -> str | None:
-    listed = engine.client.every(
-        f"pipelines/{quoted(pipeline_id)}/versions", "pipeline_versions", VERSION, filter=named(name)
-    )
-    return next((item.pipeline_version_id for item in listed if item.display_name == name), None)
+    path = f"pipelines/{quoted(pipeline_id)}/versions"
+    found = engine.client.find(path, "pipeline_versions", VERSION, name)
+    return found.pipeline_version_id if found else None
 
 
 def _parameter(name: str, item: Mapping[str, Any]) -> Parameter:

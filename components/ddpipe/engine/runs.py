@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from ddpipe.engine.answers import EXPERIMENT, RUN, VERSION, not_described
-from ddpipe.engine.client import MOST_BYTES, ONE_USER, Engine, named, quoted
+from ddpipe.engine.client import MOST_BYTES, ONE_USER, Engine, quoted
 from ddpipe.engine.package import PipelineVersion, steps_of
 from ddpipe.errors import (
     DdpipeError,
@@ -120,16 +120,10 @@ class Request:
 
 def experiment_id(engine: Engine, name: str) -> str:
     """ID of the experiment of this name, which is created if there is none."""
-    listed = engine.client.every(
-        "experiments", "experiments", EXPERIMENT, namespace=engine.namespace, filter=named(name)
-    )
-    for item in listed:
-        if item.display_name == name:
-            found: str = item.experiment_id
-            return found
+    found = engine.client.find("experiments", "experiments", EXPERIMENT, name, namespace=engine.namespace)
     body = {"display_name": name, "namespace": engine.namespace}
-    made: str = engine.client.ask("POST", "experiments", EXPERIMENT, body=body).experiment_id
-    return made
+    experiment = found or engine.client.ask("POST", "experiments", EXPERIMENT, body=body)
+    return str(experiment.experiment_id)
 
 
 def start(engine: Engine, request: Request, name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -57,15 +56,8 @@ def put(engine: Engine, name: str, crontab: str, request: Request) -> tuple[Sche
     # always one. A second call repairs what a call that died in between has left. A disabled schedule stays
     # disabled.
     experiment = experiment_id(engine, request.experiment)
-    before = [
-        item
-        for item in _models(engine, experiment_id=experiment, name=name)
-        if _same_pipeline(item, request, name)
-    ]
-    for item in before:
-        if _is_wanted(item, crontab, request):
-            _delete(engine, *(other for other in before if other is not item))
-            return _schedule(item), len(before) > 1
+    listed = engine.client.every("recurringruns", "recurringRuns", SCHEDULE, experiment_id=experiment)
+    before = [item for item in listed if item.display_name == name and _same_pipeline(item, request, name)]
     enabled = all(_schedule(item).enabled for item in before)
     body = {
         "display_name": name,
@@ -75,14 +67,18 @@ def put(engine: Engine, name: str, crontab: str, request: Request) -> tuple[Sche
         "no_catchup": True,
         **request.body(experiment),
     }
-    made = engine.client.ask("POST", "recurringruns", SCHEDULE, body=body)
-    _delete(engine, *before)
-    return _schedule(made), True
+    same = next((item for item in before if _is_wanted(item, crontab, request)), None)
+    current = same or engine.client.ask("POST", "recurringruns", SCHEDULE, body=body)
+    others = [item for item in before if item is not same]
+    for item in others:
+        delete(engine, _schedule(item))
+    return _schedule(current), not same or bool(others)
 
 
 def schedules(engine: Engine) -> list[Schedule]:
     """All schedules of the namespace."""
-    return [_schedule(item) for item in _models(engine)]
+    listed = engine.client.every("recurringruns", "recurringRuns", SCHEDULE, namespace=engine.namespace)
+    return [_schedule(item) for item in listed]
 
 
 def find(engine: Engine, name: str) -> Schedule:
@@ -108,18 +104,6 @@ def find(engine: Engine, name: str) -> Schedule:
 def delete(engine: Engine, schedule: Schedule) -> None:
     """Remove a schedule; its runs stay."""
     engine.client.ask("DELETE", f"recurringruns/{quoted(schedule.id)}")
-
-
-def _models(engine: Engine, name: str = "", **query: str) -> Iterator[Any]:
-    if engine.namespace and not query:
-        query = {"namespace": engine.namespace}
-    listed = engine.client.every("recurringruns", "recurringRuns", SCHEDULE, **query)
-    return (item for item in listed if not name or item.display_name == name)
-
-
-def _delete(engine: Engine, *models: Any) -> None:  # noqa: ANN401 - of the shape SCHEDULE
-    for model in models:
-        delete(engine, _schedule(model))
 
 
 def _same_pipeline(model: Any, request: Request, name: str) -> bool:  # noqa: ANN401 - of the shape SCHEDULE

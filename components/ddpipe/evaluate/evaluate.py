@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from ddpipe.data.index import Hashes, are_in, counted, held_out_seen
+from ddpipe.data.index import Hashes, are_in, counted, held_out_seen, samples_seen
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.reader import SplitReader, open_split
 from ddpipe.errors import CheckpointError, DatasetError, Diverged, ParameterError
@@ -26,7 +26,7 @@ from ddpipe.evaluate.champion import BATCH, differences_to
 from ddpipe.evaluate.measure import best_thresholds, fitted, measure, unproven
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.model import VIEWS
-from ddpipe.model.classifier import load_model, samples_seen
+from ddpipe.model.classifier import load_model
 from ddpipe.model.evaluation import Evaluation, Metrics, Subject, publish
 from ddpipe.model.metrics import METRICS, Answers
 from ddpipe.model.package import ONNX, Signature, load_package, seen_by

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ddpipe.data.index import Hashes, are_in
+from ddpipe.data.index import Hashes, are_in, samples_seen
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.reader import SplitReader, open_split
 from ddpipe.errors import ParameterError
@@ -27,7 +27,6 @@ from ddpipe.evaluate.champion import NotComparable, champion_of, logits_of_champ
 from ddpipe.evaluate.measure import unproven
 from ddpipe.evaluate.resampling import CONFIDENCE, gain_interval, mcnemar
 from ddpipe.evaluate.spec import GateSpec
-from ddpipe.model.classifier import samples_seen
 from ddpipe.model.evaluation import Evaluation, load_evaluation
 from ddpipe.model.history import NamedModel, Promotion
 from ddpipe.model.metrics import DECIDING, METRICS, Answers

@@ -15,13 +15,14 @@ from markupsafe import Markup, escape
 from safetensors.torch import save
 from torch import nn
 
+from ddpipe.data.index import samples_seen
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.reader import SplitReader, open_split
 from ddpipe.errors import ExportError, ParameterError, listed
 from ddpipe.export.agreement import check
 from ddpipe.model import VIEWS, is_own_function
 from ddpipe.model.checkpoint import Checkpoint
-from ddpipe.model.classifier import load_model, samples_seen
+from ddpipe.model.classifier import load_model
 from ddpipe.model.evaluation import Evaluation, load_evaluation
 from ddpipe.model.metrics import TITLES
 from ddpipe.model.onnx import OPSET, NotExportable, to_onnx

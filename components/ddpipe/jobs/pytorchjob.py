@@ -116,11 +116,6 @@ def _meeting(job: TrainingJob) -> list[dict[str, Any]]:
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
-def pod(job: TrainingJob) -> Object:
-    """The template of the pods; master and workers have the same but for the ranks."""
-    return template(job, CONTAINER)
-
-
 def phase(found: Object) -> Phase:
     """How far the job is according to the operator."""
     if condition(found, "Failed"):
@@ -165,7 +160,7 @@ BACKEND = Backend(
     resource=RESOURCE,
     controller=OPERATOR,
     manifest=manifest,
-    pod=pod,
+    pod=lambda job: template(job, CONTAINER),  # of master and workers the same, but for the ranks
     phase=phase,
     status=status,
     wanted=lambda found: sum(one.get("replicas", 1) for one in found["spec"]["pytorchReplicaSpecs"].values()),

@@ -177,11 +177,6 @@ def how(replica: Replica) -> str:
     return f"{replica.removed}; {end}" if replica.removed else end
 
 
-def summary(replicas: Iterable[Replica], one: str, many: str, *, on_nodes: bool = False) -> str:
-    """How pods ended, as one line."""
-    return "; ".join(summaries(replicas, one, many, on_nodes=on_nodes))
-
-
 def summaries(replicas: Iterable[Replica], one: str, many: str, *, on_nodes: bool = False) -> list[str]:
     """How pods ended, a text for each way to end; pods with the same end are counted."""
     groups: dict[str, list[str]] = {}

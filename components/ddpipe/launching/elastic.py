@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 
 from ddpipe.errors import Forbidden, NameTaken, ParameterError
@@ -20,7 +21,7 @@ from ddpipe.jobs.job import NODES, REQUESTED_NODES, WORKED, TrainingJob, owner_o
 from ddpipe.jobs.options import JobOptions, Restart
 from ddpipe.jobs.status import JobStatus, Replica, Stage
 from ddpipe.kube.api import Cluster, Refused
-from ddpipe.kube.cluster import is_served
+from ddpipe.kube.cluster import is_served, readable
 from ddpipe.kube.resources import Object
 from ddpipe.launching import diagnosis
 from ddpipe.parameters import declared
@@ -104,14 +105,9 @@ def scale(cluster: Cluster, namespace: str, name: str, nodes: int) -> tuple[str,
 
 def _found(cluster: Cluster, namespace: str, name: str) -> tuple[Backend, Object]:
     """The job of this name, of any kind; of several, one that ddpipe created."""
-    found = []
-    for backend in all_backends():
-        try:
-            if is_served(cluster, backend.resource):
-                found.append((backend, cluster.get(backend.resource.path(namespace, name))))
-        except Refused as error:
-            if error.status not in {HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN}:
-                raise
+    served = [one for one in all_backends() if is_served(cluster, one.resource)]
+    seen = [(one, readable(partial(cluster.get, one.resource.path(namespace, name)))) for one in served]
+    found = [(one, job) for one, job in seen if job is not None]
     if not found:
         raise ParameterError(
             what="there is no such job",

@@ -147,7 +147,7 @@ class Follower:
             return self._end(self._history.look_back(gone), gone, now)
         status = self._history.look(found, now)
         if status.phase is Phase.ACTIVE and (lost := self._history.newly_lost()):
-            self._note(diagnosis.summary(lost, "is replaced", "are replaced"))
+            self._note("; ".join(diagnosis.summaries(lost, "is replaced", "are replaced")))
         for text in {self._history.staying, _starved(status)}.difference({"", *self._notes}):
             self._note(text)
         self._note_nodes(status)

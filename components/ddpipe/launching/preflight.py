@@ -190,11 +190,7 @@ def _dropped(sent: Any, kept: Any, path: str) -> Iterator[str]:  # noqa: ANN401 
 
 
 def _missing_objects(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iterator[str]:
-    named = [
-        (_MOUNTED[volume.kind], volume.name)
-        for volume in job.mounts
-        if volume.kind is not VolumeKind.SNAPSHOT
-    ]
+    named = [(_MOUNTED[volume.kind], volume.name) for volume in job.mounts if volume.kind in _MOUNTED]
     named += [(SECRETS, name) for name in job.pull_secrets]
     named += [(SECRETS, job.s3_secret)] if job.s3_secret not in {"", NO_SECRET} else []
     named += [(ACCOUNTS, job.service_account)] if job.service_account else []

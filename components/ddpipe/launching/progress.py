@@ -140,7 +140,7 @@ class _Failures:
             # The pause grows while failures keep coming, and is short again after a quiet time.
             is_busy = now - self._last < 2 * _LONGEST_PAUSE
             self._pause = min(_LONGEST_PAUSE, 2 * self._pause) if is_busy else _SHORTEST_PAUSE
-            self._say(diagnosis.summary(self._new.values(), "failed", "failed", on_nodes=True))
+            self._say("; ".join(diagnosis.summaries(self._new.values(), "failed", "failed", on_nodes=True)))
             self._new.clear()
             self._last, self.next = now, None
 
@@ -270,15 +270,10 @@ class Output:
         while True:
             line = self._lines.get()
             self._taken += 1
-            try:
-                if isinstance(line, Event):
-                    self._out.flush()
-                else:
+            with suppress(OSError, ValueError):
+                if isinstance(line, str):
                     self._out.write(line + "\n")
-                    if self._lines.empty():
-                        self._out.flush()
-            except (OSError, ValueError):
-                pass
-            finally:
-                if isinstance(line, Event):
-                    line.set()
+                if isinstance(line, Event) or self._lines.empty():
+                    self._out.flush()
+            if isinstance(line, Event):
+                line.set()

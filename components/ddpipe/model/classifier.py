@@ -16,9 +16,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from ddpipe.data.index import TRAINED_ON, Hashes, from_bytes
 from ddpipe.data.manifest import Shape
-from ddpipe.errors import CheckpointError, NoSuchObject, ParameterError, listed
+from ddpipe.errors import CheckpointError, ParameterError, listed
 from ddpipe.model import ARCHITECTURES, ModelNames, is_own_function, networks
 from ddpipe.model.checkpoint import Checkpoint, finished, load
 from ddpipe.model.own import build_own, cannot_build, check_logits
@@ -112,15 +111,6 @@ def load_model(training_uri: str, *, network: str = "") -> tuple[Classifier, Che
         )
     checkpoint = load(store, saved)
     return classifier_of(checkpoint, network=network, origin=f"{store.uri}/{saved.file}"), checkpoint
-
-
-def samples_seen(training_uri: str) -> Hashes | None:
-    """The samples that a training's model was trained on; None if the training did not record them."""
-    store = open_store(training_uri)
-    try:
-        return from_bytes(store.read(TRAINED_ON), f"{store.uri}/{TRAINED_ON}")
-    except NoSuchObject:
-        return None
 
 
 def classifier_of(checkpoint: Checkpoint, *, network: str = "", origin: str = "checkpoint") -> Classifier:

@@ -14,8 +14,8 @@ import torch
 from onnx import StringStringEntryProto
 from torch import nn
 
+from ddpipe.errors import first_line
 from ddpipe.model.package import INPUT, OUTPUT, Signature
-from ddpipe.model.tensors import first_line
 
 # They log each optimization of the graph at INFO, which pipeline engines show.
 for _library in ("onnx_ir", "onnxscript", "torch.onnx"):

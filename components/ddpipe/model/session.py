@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from ddpipe.errors import CorruptObject
+from ddpipe.errors import CorruptObject, first_line
 from ddpipe.model.evaluation import corrupt
 from ddpipe.model.package import FORMAT, INPUT, ONNX, OUTPUT, Signature
 from ddpipe.processes.machine import cpus
@@ -25,7 +25,6 @@ NOWHERE = f"{os.devnull}/nowhere"  # cannot exist: where weights in files of the
 QUIET = 4  # onnxruntime's level of logging for what ends a process; everything else arrives as an exception
 LONGEST = 300.0  # seconds of an answer; a batch takes a few, on a busy machine more
 MOST_MEMORY = 4 * 2**30  # bytes of what graphs compute: 30 times what a usual network needs for a batch
-LONGEST_TEXT = 500  # characters of a message that come from the file
 
 
 class Session:
@@ -42,7 +41,7 @@ class Session:
         try:
             self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # its exceptions have no common class of their own
-            raise ValueError(f"onnxruntime cannot load it: {_first_line(error)}") from error
+            raise ValueError(f"onnxruntime cannot load it: {first_line(error)}") from error
 
     def __call__(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         """Logits, shape (n, classes), of images, shape (n, H, W, C)."""
@@ -65,7 +64,7 @@ class Session:
             logits: npt.NDArray[np.float32] = self._session.run([OUTPUT], {INPUT: images}, run)[0]
         except Exception as error:  # as above
             late = f"it took longer than {LONGEST:g} s: " if run.terminate else ""
-            raise ValueError(f"{late}{_first_line(error)}") from error
+            raise ValueError(f"{late}{first_line(error)}") from error
         finally:
             clock.cancel()
         if logits.ndim != 2 or len(logits) != len(images):  # noqa: PLR2004 - images, classes
@@ -105,7 +104,3 @@ def _bound_memory() -> None:
     )
     arena = onnxruntime.OrtArenaCfg({"max_mem": MOST_MEMORY, "arena_extend_strategy": 1})
     onnxruntime.create_and_register_allocator(place, arena)
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)[:LONGEST_TEXT]

@@ -55,14 +55,9 @@ class Task(ABC):
         return METRICS[self.scores[0]].measured(answers)
 
     def validation(self, logits: FloatArray, labels: IntArray) -> dict[str, float]:
-        """How good a model is after an epoch: its loss and headline score.
+        """How good a model is after an epoch: its "loss" in nats, and its headline score by that name.
 
-        Args:
-            logits: Shape (samples, classes). If some are NaN or infinite, so is the loss, and the score is 0.
-            labels: Of a split, as `truth` takes them.
-
-        Returns:
-            "loss" in nats, and the headline score by its name.
+        Logits have the shape (samples, classes). With NaN or infinity the loss is NaN, and the score 0.
         """
         truth = self.truth(labels, logits.shape[1])
         known = bool(np.isfinite(logits).all())

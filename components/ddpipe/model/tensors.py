@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_map_with_path
 
-from ddpipe.errors import CorruptObject, NoSuchObject
+from ddpipe.errors import CorruptObject, NoSuchObject, first_line
 from ddpipe.storage import Store
 
 _ZIP = b"PK"  # how files begin since torch 1.6; older ones are plain pickles, read with the same care
@@ -77,11 +77,6 @@ def _check_sizes(content: Any, size: int) -> None:  # noqa: ANN401 - any value c
         elif isinstance(value, (Mapping, list, tuple, set)) and id(value) not in seen:
             seen.add(id(value))
             waiting.extend(chain(value.keys(), value.values()) if isinstance(value, Mapping) else value)
-
-
-def first_line(error: BaseException) -> str:
-    """The beginning of what a library says, which can be pages."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 PIECE_BYTES = 2**28  # a rank holds one piece in memory at a time; a tensor's share is never cut

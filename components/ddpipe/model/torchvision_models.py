@@ -18,9 +18,9 @@ from safetensors.torch import load as load_safetensors
 from torch import Tensor, hub, nn
 from torchvision.models import DenseNet, ResNet
 
-from ddpipe.errors import ParameterError, Unreachable, listed
+from ddpipe.errors import ParameterError, Unreachable, first_line, listed
 from ddpipe.model.own import cannot_build
-from ddpipe.model.tensors import first_line, read_tensors
+from ddpipe.model.tensors import read_tensors
 from ddpipe.storage import read_uri
 
 TORCHVISION = "torchvision"

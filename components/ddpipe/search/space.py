@@ -269,14 +269,10 @@ def check_katib(space: Space) -> None:
 
 def _feasible(item: Dimension) -> dict[str, Any]:
     if isinstance(item, Choice):
-        return {"parameterType": "categorical", "feasibleSpace": {"list": list(map(_text, item.values))}}
-    limits = {"min": _text(item.low), "max": _text(item.high)}
+        return {"parameterType": "categorical", "feasibleSpace": {"list": list(map(_written, item.values))}}
+    limits = {"min": _written(item.low), "max": _written(item.high)}
     scale = {"distribution": "logUniform"} if item.log else {}
     return {"parameterType": "int" if item.whole else "double", "feasibleSpace": {**limits, **scale}}
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def trial_template(space: Space, recipe: Recipe) -> str:

@@ -92,15 +92,11 @@ def expected(signature: Signature) -> str:
 
 
 def _files(shape: Sequence[int], data: Sequence[str] | bytes) -> Sequence[bytes]:
-    if isinstance(data, bytes):
-        found = list(_strings(data))
-        if list(shape) != [len(found)] or not found:
-            raise ValueError(f"its shape is {str(shape)[:40]}, its data has {len(found)} items")
-        return found
-    if list(shape) != [len(data)] or not 1 <= len(data) <= MOST_IMAGES:
-        raise ValueError(f"its shape is {str(shape)[:40]}, its data has {len(data)} items")
+    found = list(_strings(data)) if isinstance(data, bytes) else data
+    if list(shape) != [len(found)] or not 1 <= len(found) <= MOST_IMAGES:
+        raise ValueError(f"its shape is {str(shape)[:40]}, its data has {len(found)} items")
     try:
-        return [_decoded(text) for text in data]
+        return [one if isinstance(one, bytes) else _decoded(one) for one in found]
     except binascii.Error as error:
         raise ValueError(f"its data is not base64: {error}") from error
 

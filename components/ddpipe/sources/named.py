@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import urllib3
 
@@ -25,19 +26,10 @@ CLOTHES = (
 Opener = Callable[[str, Table], Source]  # makes a source from a path and a table's columns
 
 
-def _digits(_path: str, _table: Table) -> Source:
-    from ddpipe.sources.arrays import Digits  # noqa: PLC0415
+def _arrays() -> ModuleType:
+    from ddpipe.sources import arrays  # noqa: PLC0415 - numpy
 
-    return Digits()
-
-
-def _idx(classes: Sequence[str]) -> Opener:
-    def opened(path: str, _table: Table) -> Source:
-        from ddpipe.sources.arrays import Idx  # noqa: PLC0415
-
-        return Idx(path, classes)
-
-    return opened
+    return arrays
 
 
 def _cifar(archive: str, label: str) -> Opener:
@@ -59,14 +51,14 @@ def _cifar(archive: str, label: str) -> Opener:
 
 
 SOURCES: Mapping[str, Opener] = {
-    "digits": _digits,
+    "digits": lambda _path, _table: _arrays().Digits(),
     "folder": lambda path, _table: ClassFolders(path),
     "csv": Csv,
     "webdataset": lambda path, _table: Tars(path),
     "cifar10": _cifar("cifar-10-python.tar.gz", "labels"),
     "cifar100": _cifar("cifar-100-python.tar.gz", "fine_labels"),
-    "mnist": _idx(DIGITS),
-    "fashion-mnist": _idx(CLOTHES),
+    "mnist": lambda path, _table: _arrays().Idx(path, DIGITS),
+    "fashion-mnist": lambda path, _table: _arrays().Idx(path, CLOTHES),
 }
 """Each kind of source, and how it is opened."""
 

@@ -6,7 +6,6 @@ Both use the same functions of `ddpipe.sources.images`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +24,7 @@ class Preprocessor:
 
     def __init__(self, shape: Shape, how: Preprocessing) -> None:
         self.shape, self.how = shape, how
-
-    @cached_property
-    def _reading(self) -> ReadOptions:
-        return ReadOptions(self.how.window, self.how.first_frame)
+        self._reading = ReadOptions(how.window, how.first_frame)
 
     def pixels(self, data: bytes) -> NDArray[np.uint8]:
         """An image file as the model takes it, of `shape`; raises `Unreadable`."""

@@ -199,12 +199,8 @@ class _Ranges(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._place = (
-            offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._info.size}[whence]
-        )
-        return self._place
-
-    def tell(self) -> int:
+        starts = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._info.size}
+        self._place = starts[whence] + offset
         return self._place
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]

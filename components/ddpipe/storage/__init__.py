@@ -28,11 +28,7 @@ __all__ = [
 
 
 def open_store(uri: str) -> Store:
-    """The store at `uri`; nothing is contacted or created yet.
-
-    Raises:
-        ParameterError: It is empty, the scheme is unknown, or the bucket's name cannot be one.
-    """
+    """The store at `uri`; nothing is contacted or created yet. Raises ParameterError if it can be none."""
     if not uri:
         raise _not_one("''", "it is empty")
     scheme, separator, rest = uri.partition("://")

@@ -16,14 +16,13 @@ from ddpipe.data.manifest import DatasetManifest, Shape
 from ddpipe.data.reader import SplitReader
 from ddpipe.data.shards import working_shape
 from ddpipe.distributed import rank
-from ddpipe.errors import ParameterError, listed
+from ddpipe.errors import ParameterError, first_line, listed
 from ddpipe.model import is_own_function
 from ddpipe.model.classifier import Classifier, InitializedFromImages, build, versioned
 from ddpipe.model.evaluation import corrupt
 from ddpipe.model.own import try_training
 from ddpipe.model.package import FORMAT as PACKAGE
 from ddpipe.model.package import WEIGHTS, ModelPackage, Signature, load_package
-from ddpipe.model.tensors import first_line
 from ddpipe.model.torchvision_models import is_finite, load_pretrained
 from ddpipe.train.batches import permutation, resized, resolution
 from ddpipe.train.constants import INITIAL_SAMPLES

@@ -18,11 +18,11 @@ from typing import Any
 from ddpipe.data.manifest import DatasetManifest
 from ddpipe.data.reader import SplitReader
 from ddpipe.distributed import World
-from ddpipe.errors import CheckpointError, Diverged, Interrupted
+from ddpipe.errors import CheckpointError, Diverged, Interrupted, first_line
 from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.scoring import logits_of
 from ddpipe.model.tasks import TASKS
-from ddpipe.model.tensors import first_line, parted
+from ddpipe.model.tensors import parted
 from ddpipe.model.training_record import parts_of
 from ddpipe.storage import Store
 from ddpipe.train import constants

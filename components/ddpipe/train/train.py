@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -66,43 +66,38 @@ def train(
         if start is None:
             _log_once("%s is trained already: nothing to do", store.uri)
             return
-        _train(_Context(dataset, manifest, store, world, watch, began, before_step), start)
+        _train(start, dataset, manifest, store, world, watch, began, before_step)
         _log_once("trained: %s", store.uri)
         world.barrier()
 
 
-@dataclass(frozen=True, slots=True)
-class _Context:
-    """Where a training takes place."""
-
-    dataset: str
-    manifest: DatasetManifest
-    store: Store
-    world: World
-    watch: Watch
-    began: float
-    before_step: Callable[[Trainer], None]
-
-
-def _train(context: _Context, start: Start) -> None:
+def _train(
+    start: Start,
+    dataset: str,
+    manifest: DatasetManifest,
+    store: Store,
+    world: World,
+    watch: Watch,
+    began: float,
+    before_step: Callable[[Trainer], None],
+) -> None:
     """Train from a start."""
-    manifest, store, world = context.manifest, context.store, context.world
     choice, recipe = start.choice, start.choice.recipe
     shape = working_shape(manifest.shape, recipe.resolution)
-    splits = {name: open_split((manifest, store_of(context.dataset)), name, shape=shape) for name in SPLITS}
+    splits = {name: open_split((manifest, store_of(dataset)), name, shape=shape) for name in SPLITS}
     compiled = recipe.compile and world.device.type in COMPILED_DEVICES
     with (
         uploading(patience_for(store)) if world.is_main else nullcontext() as uploads,
         determinism(Determinism(recipe.deterministic), recipe.model, compiled=compiled),
     ):
-        launch = time.time() - context.began
+        launch = time.time() - began
         before = world.decided(lambda: _prepared_in(store)) + launch
         saver = _saver(start, store, world, uploads, recipe, before) if uploads else None
         trainer = Trainer(
             *(recipe, manifest, splits, store, world, saver),
             resumed=start.checkpoint is not None,
             budget=_budget(recipe, manifest, start, before, launch),
-            before_step=context.before_step,
+            before_step=before_step,
         )
         if start.checkpoint:
             trainer.restore(start.checkpoint)
@@ -110,14 +105,14 @@ def _train(context: _Context, start: Start) -> None:
         done = trainer.timetable.done(trainer.step)
 
         def describe(tracker: Tracker) -> None:
-            used = (manifest.name, manifest.dataset_id, context.dataset)
+            used = (manifest.name, manifest.dataset_id, dataset)
             tracker.training(used, recipe.shaping(), saver.lineage if saver else {})
 
         with keep_journal(store, uploads, step=trainer.step, done=done, about=describe) as journal:
-            trainer.run(journal, context.watch)
+            trainer.run(journal, watch)
         if saver and uploads:
             uploads.finish()
-            record = _record(context.dataset, manifest, choice, world=world, trainer=trainer, saver=saver)
+            record = _record(dataset, manifest, choice, world=world, trainer=trainer, saver=saver)
 
             def conclude() -> None:
                 saver.attempt.check_newest()

@@ -21,6 +21,7 @@ from optuna.trial import TrialState
 from ddpipe.data.manifest import DatasetManifest, load_manifest
 from ddpipe.errors import DdpipeError, Interrupted, ParameterError, TrialsFailed, listed
 from ddpipe.model.tasks import TASKS
+from ddpipe.model.training_record import training_record
 from ddpipe.processes.machine import cpus
 from ddpipe.runs import Run
 from ddpipe.search import MAX_FAILED, SearchOptions
@@ -32,7 +33,6 @@ from ddpipe.tune.process import Record, TrialProcess, TrialSetup
 from ddpipe.tune.report import Findings, render
 from ddpipe.tune.study import Settings, Study, winner_json
 from ddpipe.tune.trials import Ledger, Trial, best_of, importance, proposed, pruned, written
-from ddpipe.workflow import training_record
 
 _LOOK_SECONDS = 0.2
 
@@ -110,7 +110,7 @@ class Search:
     def _has_ended(self, number: int, process: TrialProcess) -> bool:
         """Look at a trial: note its epochs, stop it if it is pruned, end it if its process has ended."""
         ended = process.has_ended  # before its files are read, which are whole then
-        record = training_record(process.run) if ended and process.succeeded else None
+        record = training_record(process.run.training) if ended and process.succeeded else None
         history: Sequence[Record] = record["history"] if record else process.history()
         if not ended and len(history) == process.judged:
             return False

@@ -95,21 +95,12 @@ def _study(
     return study
 
 
-STATES = {
-    TrialState.COMPLETE: "complete",
-    TrialState.PRUNED: "pruned",
-    TrialState.FAIL: "failed",
-    TrialState.RUNNING: "running",
-    TrialState.WAITING: "waiting",
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """One trial; its score is that of the trained model, or of the last epoch before it was pruned."""
 
     number: int
-    state: str
+    state: str  # complete, pruned, failed or running
     values: Mapping[str, Any]
     score: float | None
     curve: Sequence[float]
@@ -121,7 +112,7 @@ class Trial:
         """From the ledger."""
         return cls(
             number=frozen.number,
-            state=STATES[frozen.state],
+            state="failed" if frozen.state is TrialState.FAIL else frozen.state.name.lower(),
             values=dict(frozen.params),
             score=frozen.value if frozen.state.is_finished() else None,
             curve=[frozen.intermediate_values[epoch] for epoch in sorted(frozen.intermediate_values)],
