@@ -15,7 +15,9 @@ from ddpipe.data.index import hashed
 from ddpipe.data.npy import to_bytes
 from ddpipe.data.reader import open_split
 from ddpipe.errors import DatasetError, ParameterError
+from ddpipe.evaluate import evaluate as evaluating
 from ddpipe.evaluate.evaluate import assess, evaluate
+from ddpipe.model.package import load_package
 
 
 @pytest.fixture(scope="module", params=[a_dataset, a_multilabel_dataset], ids=["multiclass", "multilabel"])
@@ -58,6 +60,14 @@ def test_another_version_of_the_dataset_is_scored(run: Path, tmp_path: Path) -> 
     kind = a_dataset if len(_classes(run)) == 2 else a_multilabel_dataset
     other = kind(str(tmp_path / "store"), 50)
     assert assess(str(run / "model"), other, str(tmp_path / "evaluation"), "test").metrics.samples == 50
+
+
+def test_the_temperature_of_a_package_is_not_fitted_again(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluating, "fitted", lambda *_: 7.0)
+    found = assess(str(run / "model"), _dataset(run), str(tmp_path), "test")
+    assert found.metrics.temperature == load_package(str(run / "model")).signature.temperature != 7.0
 
 
 def _classes(run: Path) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import html
+import io
 import json
 import re
 import shlex
@@ -15,12 +17,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from evaluation_runs import a_dataset, a_record, a_subject, a_training_record, some_logits
+from PIL import Image
 from recipes import plain
 
 from ddpipe.evaluate.figures import learning_curves
 from ddpipe.evaluate.measure import measure
 from ddpipe.evaluate.mistakes import worst_mistakes, wrong_answers
-from ddpipe.evaluate.report import RunRecord, gather, render
+from ddpipe.evaluate.report import RunRecord, gather, picture, render
 from ddpipe.model.evaluation import Evaluation, publish
 from ddpipe.model.package import ModelPackage
 from ddpipe.model.verdict import Verdict
@@ -109,6 +112,11 @@ def test_page_shows_what_a_constant_answer_scores() -> None:
     text = _text(render(record))
     assert f"what always answering {record.evaluation.metrics.commonest.name} scores" in text
     assert text.count("constant answer:") == 3
+
+
+def test_pictures_are_small_and_keep_their_proportions() -> None:
+    data = base64.b64decode(picture(np.zeros((300, 600, 3), np.uint8)).partition(",")[2])
+    assert Image.open(io.BytesIO(data)).size == (192, 96)
 
 
 def test_page_names_the_groups_that_were_resampled() -> None:
