@@ -6,6 +6,7 @@ import numpy as np
 from evaluation_runs import a_record
 from sklearn import metrics as sklearn
 
+from ddpipe.evaluate.figures import precision_recall_curves
 from ddpipe.evaluate.measure import precision_recall
 from ddpipe.evaluate.report import render
 
@@ -13,6 +14,13 @@ from ddpipe.evaluate.report import render
 def test_report_has_precision_recall_curves() -> None:
     page = render(a_record(("bone", "lung"), task="multilabel", samples=60))
     assert "Precision-recall curves of each label" in page
+
+
+def test_one_class_is_named_above_the_curves() -> None:
+    curves = dict.fromkeys(("bone", "lung"), precision_recall(np.arange(9) % 2 == 0, np.linspace(0, 1, 9)))
+    page = precision_recall_curves(curves, "lung")
+    assert ("lung" in page, "bone" in page) == (True, False)
+    assert "lung" not in precision_recall_curves(curves, None)
 
 
 def test_precision_recall_is_that_of_scikit_learn() -> None:

@@ -15,12 +15,15 @@ from scipy.stats import binomtest
 from ddpipe.data.index import hashed
 from ddpipe.data.manifest import load_manifest
 from ddpipe.data.npy import to_bytes
+from ddpipe.data.reader import open_split
 from ddpipe.errors import ParameterError
+from ddpipe.evaluate.champion import logits_of_champion
 from ddpipe.evaluate.evaluate import evaluate
 from ddpipe.evaluate.gate import compare, decide, gate
 from ddpipe.evaluate.resampling import gain_interval, mcnemar
 from ddpipe.evaluate.spec import GateSpec
 from ddpipe.export.export import export
+from ddpipe.model.evaluation import load_evaluation
 from ddpipe.model.history import NamedModel
 from ddpipe.model.metrics import DECIDING, METRICS, Answers
 from ddpipe.model.package import load_package
@@ -147,6 +150,12 @@ def test_equal_models_are_promoted_in_at_most_one_of_20_draws(accuracy: float, s
 
 
 @pytest.mark.slow
+def test_a_gain_that_may_be_no_more_than_the_wanted_one_is_too_small() -> None:
+    low = compare(*BETTER, "abcd", SPEC).low
+    assert _verdict(dataclasses.replace(SPEC, gate_gain=low), BETTER).decision == "keep"
+    assert _verdict(dataclasses.replace(SPEC, gate_gain=low - 1e-9), BETTER).decision == "promote"
+
+
 def test_a_gain_of_three_points_is_found_in_most_draws() -> None:
     assert _promoted_share(150, (0.93, 0.90), 2000) >= 0.8
 
@@ -222,6 +231,21 @@ def test_a_champion_answers_alike_from_its_evaluation_and_again(runs: Path, make
     assert again.comparison
     for name in ("candidate", "champion", "low", "high", "only_champion"):
         assert getattr(again.comparison, name) == pytest.approx(getattr(stored.comparison, name), abs=1e-3)
+
+
+def test_the_logits_of_a_champion_are_those_over_its_temperature(runs: Path) -> None:
+    dataset = a_dataset(str(runs / "store"))
+    first = _run(runs, dataset, "first")
+    package = load_package(_champion(runs, dataset, *first).versions()[0].uri)
+    warm = dataclasses.replace(package, signature=dataclasses.replace(package.signature, temperature=2.0))
+    expected = load_evaluation(first[1]).predictions()[0] / 2
+    manifest, samples = load_manifest(dataset), open_split(dataset, "test")
+    logits, _ = logits_of_champion(warm, manifest, samples, "test")
+    np.testing.assert_array_equal(logits, expected)
+    open_store(first[1]).delete("evaluation.json")
+    again, source = logits_of_champion(warm, manifest, samples, "test")
+    assert source == "computed again from its ONNX model"
+    np.testing.assert_allclose(again, expected, atol=1e-4)
 
 
 def test_images_that_the_champion_was_trained_on_are_left_out(runs: Path) -> None:
