@@ -14,7 +14,7 @@ import kfp_server
 import pytest
 from certificates import a_certificate
 from engine_commands import SECRET, ddpipe, facts, refusal
-from kfp_server import NotAsDescribed, Server
+from kfp_server import DEFAULTS, NotAsDescribed, Server
 
 from ddpipe.engine import client as engine_client
 from ddpipe.engine import runs
@@ -129,10 +129,11 @@ def test_run_belongs_to_its_experiment_with_its_name_and_account(server: Server)
     facts("submit", "--experiment", "photos", "--run-name", "first", "--service-account", "default-editor")
     facts("submit", "--experiment", "photos")
     (experiment,) = server.experiments.values()
-    run = next(iter(server.runs.values()))
+    run, without = server.runs.values()
     assert experiment["display_name"] == "photos"
     assert run["experiment_id"] == experiment["experiment_id"]
     assert (run["display_name"], run["service_account"]) == ("first", "default-editor")
+    assert without["service_account"] == DEFAULTS["service_account"]  # from 2.18 on, others must be listed
 
 
 def test_client_s_own_remarks_are_kept_to_itself(server: Server, caplog: pytest.LogCaptureFixture) -> None:
