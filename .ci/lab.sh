@@ -1,17 +1,17 @@
 # Sourced by run and kubeflow, which set $checkout and $lab before: our images in the lab's nodes, and the
 # variables of the cluster tests.
 
-build_images() { # TAG
+build_images() { # TAG NAME...: the last, of somebody's own script, is built on the trainer
   cd "$checkout" || return
-  local target
-  for target in launcher predictor trainer; do
-    "$lab" image build "ddpipe-$target:$1" . -f images/Dockerfile --target "$target" || return
+  local name
+  for name in "${@:2}"; do
+    if [ "$name" = accelerate ]; then
+      "$lab" image build "ddpipe-accelerate:$1" examples/accelerate -f examples/accelerate/Dockerfile \
+        --build-arg "BASE=ddpipe-trainer:$1" || return
+    else
+      "$lab" image build "ddpipe-$name:$1" . -f images/Dockerfile --target "$name" || return
+    fi
   done
-}
-
-build_own_image() { # TAG: of somebody's own script, after the images that it is built on
-  "$lab" image build "ddpipe-accelerate:$1" "$checkout/examples/accelerate" \
-    -f "$checkout/examples/accelerate/Dockerfile" --build-arg "BASE=ddpipe-trainer:$1"
 }
 
 name_what_tests_need() { # TAG
