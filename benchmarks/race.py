@@ -199,10 +199,16 @@ def page(measured: Mapping[str, Any]) -> str:
         "\n| set | minutes | with | accuracy | log loss | calibration error | training | first prediction |"
         "\n|---|---|---|---|---|---|---|---|\n"
     )
-    for key, one in measured.items():
+    for key, one in sorted(measured.items(), key=_place):
         text += f"| {key.replace('/', ' | ')} | {one['accuracy']:.4f} | {one['log_loss']:.3f} "
         text += f"| {one['calibration']:.3f} | {one['trained']:.0f} s | {one['first']:.1f} s |\n"
     return text
+
+
+def _place(one: tuple[str, Any]) -> tuple[float, int]:
+    """Where a result stands: by its minutes and its set, then as it came."""
+    name, minutes, _ = one[0].rsplit("/", 2)
+    return float(minutes), list(SETS).index(name)
 
 
 def main() -> None:
@@ -219,12 +225,14 @@ def main() -> None:
     for minutes in given.minutes:
         for name in given.sets:
             side, draw = SETS[name]
+            keys = {racer: f"{name}/{minutes:g}/{racer}" for racer in given.racers}
+            if measured.keys() >= set(keys.values()):
+                continue
             with tempfile.TemporaryDirectory() as scratch:
                 draw(Path(scratch, "drawn"))
                 folder = Path(scratch, "pictures")
                 split(Path(scratch, "drawn"), folder)
-                for racer in given.racers:
-                    key = f"{name}/{minutes:g}/{racer}"
+                for racer, key in keys.items():
                     if key not in measured:
                         measured[key] = race(racer, folder, minutes, side)
                         sys.stdout.write(f"{key}: {measured[key]}\n")
