@@ -19,11 +19,11 @@ BUDGET = replace(RECIPE, minutes=SECONDS / 60)
 @pytest.mark.slow
 def test_ranks_decide_alike_and_a_resumed_training_keeps_the_budget(tmp_path: Path) -> None:
     dataset, output = digits(tmp_path / "store"), str(tmp_path / "run" / "training")
-    stop = SignalAtStep(1, 30, signal.SIGTERM)
+    stop = SignalAtStep(1, 20, signal.SIGTERM)
     assert run(dataset, output, BUDGET, ranks=2, meddling=[stop]).codes == [Interrupted.exit_code] * 2
     stopped = final(output)
-    assert stopped.step in {30, 31}  # it is polled before each step
-    assert stopped.schedule[0][1] > stopped.schedule[-1][1] > 30
+    assert 20 <= stopped.step <= 31, "ranks poll before steps 0, 2, 6, 14, 30, or more often"
+    assert stopped.schedule[0][1] > stopped.schedule[-1][1] > stopped.step
     assert run(dataset, output, BUDGET, ranks=2).codes == [0, 0]
     done = record(output)
     assert done["schedule"][: len(stopped.schedule)] == stopped.schedule
