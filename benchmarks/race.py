@@ -205,10 +205,10 @@ def page(measured: Mapping[str, Any]) -> str:
     return text
 
 
-def _place(one: tuple[str, Any]) -> tuple[float, int]:
-    """Where a result stands: by its minutes and its set, then as it came."""
-    name, minutes, _ = one[0].rsplit("/", 2)
-    return float(minutes), list(SETS).index(name)
+def _place(one: tuple[str, Any]) -> tuple[float, int, int]:
+    """Where a result stands: by its minutes, its set and its racer."""
+    name, minutes, racer = one[0].rsplit("/", 2)
+    return float(minutes), list(SETS).index(name), list(RACERS).index(racer)
 
 
 def main() -> None:
