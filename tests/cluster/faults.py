@@ -469,7 +469,7 @@ def logs_cut(place: Place) -> Ended:
 @fault("containers restart: their logs continue", words=("4 restarts|restarts",))
 def restarting(place: Place) -> Ended:
     # The second run takes a while: the kubelet deletes the first one's log when it ends.
-    second = "sleep 10; seq 51 100"
+    second = "sleep 30; seq 51 100"
     script = f"if [ -e /dev/shm/again ]; then {second}; else touch /dev/shm/again; seq 1 50; exit 1; fi"
     ended = launch(place, script, "--restart", "OnFailure").end()
     for rank in ("worker-0", "worker-1"):
