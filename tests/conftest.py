@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ import uuid
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -47,6 +49,16 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Seconds since 1970, from .ci/run.
 _END = float(os.environ.get("DDPIPE_TESTS_END", "inf"))
+
+
+class _Loggers(dict[str, Any]):
+    """May grow while pytest goes through them before a test: a thread of an earlier one imports modules."""
+
+    def values(self) -> Any:
+        return list(super().values())
+
+
+logging.Logger.manager.loggerDict = _Loggers(logging.Logger.manager.loggerDict)
 search_rarely()  # a test runner with torch, too, spends a third of its time on garbage that is none
 
 
