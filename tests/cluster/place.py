@@ -56,8 +56,10 @@ def delete(admin: ApiServer, path: str, **options: object) -> None:
 
 
 def patch(admin: ApiServer, path: str, change: dict[str, Any]) -> None:
-    """Merge-patch an object."""
-    assert _send(admin, "PATCH", path, change, "application/merge-patch+json") == OK
+    """Merge-patch an object; a webhook of a busy cluster may be late for one request."""
+    kind = "application/merge-patch+json"
+    status = eventually(lambda: _send(admin, "PATCH", path, change, kind), lambda found: found == OK, 30)
+    assert status == OK
 
 
 def strategic_patch(admin: ApiServer, path: str, change: dict[str, Any]) -> None:
