@@ -149,13 +149,13 @@ def test_equal_models_are_promoted_in_at_most_one_of_20_draws(accuracy: float, s
     assert _promoted_share(400, (accuracy, accuracy), samples) <= 0.05
 
 
-@pytest.mark.slow
 def test_a_gain_that_may_be_no_more_than_the_wanted_one_is_too_small() -> None:
     low = compare(*BETTER, "abcd", SPEC).low
     assert _verdict(dataclasses.replace(SPEC, gate_gain=low), BETTER).decision == "keep"
     assert _verdict(dataclasses.replace(SPEC, gate_gain=low - 1e-9), BETTER).decision == "promote"
 
 
+@pytest.mark.slow
 def test_a_gain_of_three_points_is_found_in_most_draws() -> None:
     assert _promoted_share(150, (0.93, 0.90), 2000) >= 0.8
 
