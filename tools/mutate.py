@@ -5,7 +5,7 @@
 One thing at a time is changed (a comparison, a constant, an argument, a call left out), in a copy of the
 checkout. It is tried with the files of tests that run its line: each file of the package's own tests is run
 once before, to see its lines. What they do not notice is tried with the tests of other packages that use the
-code; a line that none of them runs, with tests that start processes. A random sample gives an estimate. What
+code, and then with slow ones and those that start processes. A random sample gives an estimate. What
 no test notices survives: it wants a better test, or a reason in docs/mutation.md. Messages are not changed; a
 change that makes a test hang is noticed.
 """
@@ -45,10 +45,13 @@ OTHERS = {
     "prepare": "sources",
     "sources": "prepare",
 }
-# ... and those, as files below tests, for lines that no test of the package runs.
+# ... and what then tries a change that none of these notices, as files below tests, slow tests among them.
 WITH_PROCESSES = {
+    "data": "distributed/test_training.py",
+    "evaluate": "unit/evaluate/test_gate.py unit/evaluate/test_metrics.py pipelines/test_gated.py",
     "launching": "unit/processes/test_local.py distributed/test_local.py distributed/test_handles.py",
-    "train": "distributed/test_training.py distributed/test_strategies.py",
+    "train": "unit/train/test_determinism.py unit/train/test_training_state.py distributed/test_training.py "
+    "distributed/test_strategies.py distributed/test_budget.py",
 }
 LIMIT_SECONDS = 900
 
@@ -285,7 +288,7 @@ class Copy:
                     return True
             if others and not self.pytest(*others, "-m", "not slow"):
                 return True
-            return not tests and bool(with_processes) and not self.pytest(*with_processes)
+            return bool(with_processes) and not self.pytest(*with_processes)
         finally:
             file.write_bytes(source)
 

@@ -6,6 +6,7 @@ import base64
 import html
 import io
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -31,6 +32,8 @@ from ddpipe.storage import open_store
 from ddpipe.storage.sealed import Folder, to_json
 
 VOID = {"meta", "img", "br"}
+SEVERAL = ("bone", "lung", "tube")
+APPROVED = Path(__file__).parents[2] / "golden" / "reports"
 
 
 class _Balance(HTMLParser):
@@ -112,6 +115,16 @@ def test_page_shows_what_a_constant_answer_scores() -> None:
     text = _text(render(record))
     assert f"what always answering {record.evaluation.metrics.commonest.name} scores" in text
     assert text.count("constant answer:") == 3
+
+
+@pytest.mark.parametrize("task", ["multiclass", "multilabel"])
+def test_page_looks_as_a_person_approved(task: str) -> None:
+    """With APPROVE=1, what it looks like now is approved: open the file in a browser before you commit it."""
+    page = render(_exported(a_record(SEVERAL, task=task)))
+    approved = APPROVED / f"{task}.html"
+    if os.environ.get("APPROVE"):
+        approved.write_text(page)
+    assert page == approved.read_text()
 
 
 def test_pictures_are_small_and_keep_their_proportions() -> None:
@@ -248,9 +261,6 @@ def test_curves_are_drawn_of_everything_measured() -> None:
         {"epoch": 2, "validation_macro_auc": 0.8, "validation_loss": 0.6, "train_loss": 0.8},
     ]
     assert list(learning_curves(history)) == ["loss by epoch", "macro AUC by epoch"]
-
-
-SEVERAL = ("bone", "lung", "tube")
 
 
 def test_multilabel_page_has_a_row_for_each_label() -> None:
