@@ -109,6 +109,11 @@ def split_called(name: str) -> str:
     return SPLIT_WORDS.get("".join(words), "")
 
 
+def parts_of(key: str) -> tuple[str, ...]:
+    """The folders of a file and its name: `PurePosixPath` takes twenty times as long, of a million files."""
+    return tuple(part for part in key.split("/") if part)
+
+
 def as_class(name: str) -> str:
     """A class's name, however its accents are composed; a byte order mark is none of it."""
     return normalize("NFC", name.removeprefix("\ufeff"))

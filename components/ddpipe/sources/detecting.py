@@ -30,6 +30,7 @@ from ddpipe.sources.base import (
     abridged,
     error_for_source,
     inflated,
+    parts_of,
     split_called,
 )
 from ddpipe.sources.listing import FileNames, first_keys
@@ -139,7 +140,7 @@ def _of_folder(path: str) -> Detected:
             f"it holds class folders ({abridged(classes)}) and a table that names images ({naming[0]})",
             f"Choose with `source` folder, or with `source` csv `table` {naming[0]}.",
         )
-    folders = {PurePosixPath(key).parent for key in images}
+    folders = {key.rpartition("/")[0] for key in images}
     # In one folder only a table can tell the classes apart, although it seems to name none of the images.
     if naming or (len(tables) == 1 and images and (not classes or len(folders) == 1)):
         return _of_tables(path, naming or tables)
@@ -213,7 +214,7 @@ def _kind_of_idx(store: Store) -> str:
 
 def _classes(images: Iterable[str]) -> list[str]:
     """The folders that may be classes: the topmost ones, or those below the folders of splits."""
-    parts = [PurePosixPath(key).parts for key in images]
+    parts = [parts_of(key) for key in images]
     tops = {one[0] for one in parts if len(one) > 1}
     depth = 1 if tops and all(map(split_called, tops)) else 0
     return sorted({one[depth] for one in parts if len(one) > depth + 1})

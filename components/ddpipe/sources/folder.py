@@ -6,7 +6,6 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from ddpipe.data.manifest import printable
@@ -17,6 +16,7 @@ from ddpipe.sources.base import (
     abridged,
     as_class,
     error_for_source,
+    parts_of,
     sorted_out,
     split_called,
 )
@@ -78,7 +78,7 @@ class ClassFolders:
 
     def _has_splits(self, infos: Iterable[ObjectInfo]) -> bool:
         """Whether the topmost folders are splits, and the classes lie in them."""
-        tops = {top for top, *rest in (PurePosixPath(info.key).parts for info in infos) if rest}
+        tops = {top for top, *rest in (parts_of(info.key) for info in infos) if rest}
         named = {top: split for top in sorted(tops) if (split := split_called(top))}
         splits = set(named.values())
         if named.keys() == tops and ("train" in splits or len(splits) < 2):  # noqa: PLR2004
@@ -116,7 +116,7 @@ class ClassFolders:
         self, empty_folders: Iterable[str], classes: Collection[str], *, has_splits: bool
     ) -> None:
         depth = 2 if has_splits else 1
-        parts = [PurePosixPath(folder).parts for folder in empty_folders]
+        parts = [parts_of(folder) for folder in empty_folders]
         names = {inner[depth - 1] for inner in parts if len(inner) >= depth} - set(classes)
         if names:
             log.warning(
@@ -169,7 +169,7 @@ def _doubt(found: Sequence[Placed]) -> tuple[str, str] | None:
 def _placed(infos: Iterable[ObjectInfo], *, has_splits: bool) -> Iterator[Placed]:
     """The files in class folders."""
     for info in infos:
-        parts = PurePosixPath(info.key).parts
+        parts = parts_of(info.key)
         split = split_called(parts[0]) if has_splits and len(parts) > 1 else ""
         inner = parts[1:] if has_splits else parts
         if len(inner) > 1:
