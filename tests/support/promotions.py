@@ -55,6 +55,6 @@ def one_wins(model: NamedModel, folder: Path) -> None:
         process.stdin.write("\n")
         process.stdin.flush()
     answers = [process.communicate()[0].strip() for process in processes]
-    assert sorted(answers) == ["lost", "won"]
+    assert sorted(answers) == ["lost", "won"], answers
     (promotion,) = model.history().promotions
     assert promotion.version == versions[answers.index("won")].version

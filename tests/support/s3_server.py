@@ -52,9 +52,18 @@ class Server:
 
 _SERVE = """
 import sys
+from threading import Lock
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from werkzeug.serving import make_server
-app = DomainDispatcherApplication(create_backend_app)
+moto, one_at_a_time = DomainDispatcherApplication(create_backend_app), Lock()
+
+def app(request, start):
+    # A thread of moto looks at a condition, and another may write before it does: both would win.
+    if {"HTTP_IF_MATCH", "HTTP_IF_NONE_MATCH"} & request.keys():
+        with one_at_a_time:
+            return moto(request, start)
+    return moto(request, start)
+
 server = make_server(sys.argv[1], 0, app, threaded=True, request_handler=MotoRequestHandler)
 print(server.server_port, flush=True)
 server.serve_forever()
