@@ -33,6 +33,9 @@ OUR_IMAGES = os.environ.get("DDPIPE_TEST_IMAGES", "ddpipe-{}:dev")
 IMAGE = OUR_IMAGES.format("launcher")
 """What the pods of launched jobs run: a shell and Python are all they need."""
 
+PATIENCE = 400.0
+"""Seconds that decide only if something hangs: a busy machine is ten times slower than an idle one."""
+
 _IMAGES = Path(__file__).parents[2] / "images"
 RBAC, RUNTIMES = _IMAGES / "rbac.yaml", _IMAGES / "runtime.yaml"
 _RUNTIME = Resource(
@@ -58,8 +61,8 @@ def delete(admin: ApiServer, path: str, **options: object) -> None:
 def patch(admin: ApiServer, path: str, change: dict[str, Any]) -> None:
     """Merge-patch an object; a webhook of a busy cluster may be late for one request."""
     kind = "application/merge-patch+json"
-    status = eventually(lambda: _send(admin, "PATCH", path, change, kind), lambda found: found == OK, 30)
-    assert status == OK
+    status = eventually(lambda: _send(admin, "PATCH", path, change, kind), lambda found: found == OK)
+    assert status == OK, f"{status} for {change} of {path}"
 
 
 def strategic_patch(admin: ApiServer, path: str, change: dict[str, Any]) -> None:
@@ -73,7 +76,9 @@ def _send(admin: ApiServer, method: str, path: str, body: Mapping[str, object], 
     return int(login.pool.request(method, login.host + path, body=json.dumps(body), headers=headers).status)
 
 
-def eventually(look: Callable[[], T], good: Callable[[T], bool], seconds: float, pause: float = 0.1) -> T:
+def eventually(
+    look: Callable[[], T], good: Callable[[T], bool], seconds: float = PATIENCE, pause: float = 0.1
+) -> T:
     """What is seen once it is good, or when the time is over."""
     until = time.monotonic() + seconds
     while True:
@@ -161,7 +166,7 @@ class Place:
         def find() -> dict[str, Any] | None:
             return next((pod for pod in self.pods() if _is_of(pod, rank)), None)
 
-        found = eventually(find, bool, 30)
+        found = eventually(find, bool)
         assert found, f"no pod {rank}"
         return found
 
@@ -209,7 +214,7 @@ def missing_image(admin: ApiServer, image: str) -> str | None:
     }
     try:
         # The account that every pod has is made a moment after the namespace.
-        eventually(lambda: _accepts(admin, path, pod), bool, 30)
+        eventually(lambda: _accepts(admin, path, pod), bool)
         state = eventually(lambda: _state(admin, f"{path}/image"), lambda state: state != "Pending", 120)
     finally:
         delete(admin, f"/api/v1/namespaces/{name}")
@@ -275,9 +280,9 @@ def _have_runtimes(place: Place) -> None:
     """The Trainer's webhook may have lost its controller for a moment, on a busy machine."""
     path = _RUNTIME.path(place.namespace)
     for runtime in yaml.safe_load(RUNTIMES.read_text())["items"]:
-        taken = eventually(partial(_accepts, place.admin, path, runtime), bool, 60)
+        taken = eventually(partial(_accepts, place.admin, path, runtime), bool)
         assert taken, f"no runtime {runtime['metadata']['name']}"
-        assert eventually(partial(_is_known, place, runtime), bool, 60), "its webhook does not know it"
+        assert eventually(partial(_is_known, place, runtime), bool), "its webhook does not know it"
 
 
 def _is_known(place: Place, runtime: dict[str, Any]) -> bool:
@@ -351,7 +356,7 @@ def _binding_path(namespace: str) -> str:
 def _await_rights(place: Place) -> None:
     """The authoriser learns of new roles a moment later."""
     kind = place.kind.resource
-    assert eventually(lambda: place.may(kind.group, kind.plural, "create"), bool, 30), "no Role"
+    assert eventually(lambda: place.may(kind.group, kind.plural, "create"), bool), "no Role"
 
 
 def _kubeconfig(place: Place) -> dict[str, Any]:

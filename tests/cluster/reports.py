@@ -130,7 +130,7 @@ fault(
 )
 def webhook_down(place: Place) -> Ended:
     with webhook_for_pods(place, "https://127.0.0.1:9"):
-        assert eventually(lambda: is_asked(place), bool, 30)
+        assert eventually(lambda: is_asked(place), bool)
         return launch(place, BRIEF, *SOON).end()
 
 
@@ -305,7 +305,7 @@ def preempted(place: Place) -> Ended:
     with a_scarce_resource(place) as resource, a_priority(place) as priority:
         step = running(place, SLEEPER.replace("15", "60"), "--gpus", "1", "--gpu-resource", resource)
         place.create("/api/v1/pods", urgent_pod(priority, resource))
-        return step.end(90)
+        return step.end()
 
 
 @contextlib.contextmanager
@@ -368,11 +368,11 @@ def node_gone(place: Place) -> Ended:
         with changing_pods(place, lambda pod: pod["spec"].update(nodeName=name)):
             # An operator that looks once the pods are gone creates others, which fail by themselves.
             step = launch(place, "echo begun; exit 1")
-            assert eventually(lambda: len(place.pods()), lambda count: count == 2, 60) == 2, step.text
+            assert eventually(lambda: len(place.pods()), lambda count: count == 2) == 2, step.text
             step.saw("pulling images")
     finally:
         delete(place.admin, f"/api/v1/nodes/{name}")
-    return step.end(150)
+    return step.end()
 
 
 @fault(
@@ -450,9 +450,9 @@ def account_gone(place: Place) -> Ended:
     step = running(place, LONG, "--deadlines", "outage=8")
     delete(place.admin, f"/api/v1/namespaces/{place.namespace}/serviceaccounts/{ACCOUNT}")
     # The API server remembers for seconds whom it knew.
-    assert not eventually(lambda: is_known(place), lambda known: not known, 60)
+    assert not eventually(lambda: is_known(place), lambda known: not known)
     place.proxy.drop_streams()
-    return step.end(90)
+    return step.end()
 
 
 @alike(
@@ -464,5 +464,5 @@ def no_events(place: Place) -> Ended:
     role = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{place.namespace}/roles/ddpipe-launcher"
     rules = [rule for rule in place.admin.get(role)["rules"] if rule["resources"] != ["events"]]
     place.patch(role, {"rules": rules})
-    assert not eventually(lambda: place.may("", "events", "watch"), lambda may: not may, 30)
+    assert not eventually(lambda: place.may("", "events", "watch"), lambda may: not may)
     return launch(place, BRIEF).end()

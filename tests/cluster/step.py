@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forked import Forked
-from place import IMAGE, Place
+from place import IMAGE, PATIENCE, Place
 
 SMALL = ("--cpu", "50m", "--memory", "64Mi", "--shared-memory", "16Mi")
 RUNNING = r"running: 2 of 2 pods"
@@ -60,7 +60,7 @@ class Step:
     def text(self) -> str:
         return self._written.decode()
 
-    def saw(self, pattern: str, seconds: float = 180) -> None:
+    def saw(self, pattern: str, seconds: float = PATIENCE) -> None:
         """Wait until it has written this."""
         with self._changed:
             found = self._changed.wait_for(lambda: re.search(pattern, self.text), seconds)
@@ -91,7 +91,7 @@ class Step:
         self.process.kill()
         return self.end()
 
-    def end(self, seconds: float = 150) -> Ended:
+    def end(self, seconds: float = PATIENCE) -> Ended:
         """Wait for its own end."""
         try:
             self.process.wait(seconds)

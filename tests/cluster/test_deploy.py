@@ -58,8 +58,8 @@ def _may_only_deploy(place: Place) -> None:
         if document["kind"] == "RoleBinding" and document["metadata"]["name"] == ACCOUNT:
             delete(place.admin, f"{roles}/rolebindings/{document['metadata']['name']}")
     let_deploy(place)
-    assert eventually(lambda: place.may("apps", "deployments", "create"), bool, 30), "no Role"
-    assert eventually(lambda: not place.may("", "pods", "delete"), bool, 30), "it may do more"
+    assert eventually(lambda: place.may("apps", "deployments", "create"), bool), "no Role"
+    assert eventually(lambda: not place.may("", "pods", "delete"), bool), "it may do more"
 
 
 def _options(environment: dict[str, str], kserve: str) -> DeployOptions:
@@ -114,7 +114,7 @@ def _answer(team: ApiServer, kserve: str) -> list[float]:
         pods = team.get(PODS.path(team.namespace), {"labelSelector": label})["items"]
         return [pod["metadata"]["name"] for pod in pods if _is_ready(pod)]
 
-    (name,) = eventually(ready, lambda names: len(names) == 1, 60)
+    (name,) = eventually(ready, lambda names: len(names) == 1)
     return _asked(team, f"{PODS.path(team.namespace, name)}:8080")
 
 

@@ -49,7 +49,7 @@ def names(place: Place) -> tuple[list[str], list[str]]:
 
 
 def gone(place: Place) -> bool:
-    return eventually(lambda: names(place), lambda found: found == ([], []), 30) == ([], [])
+    return eventually(lambda: names(place), lambda found: found == ([], [])) == ([], [])
 
 
 @pytest.mark.parametrize("answered", [False, True], ids=["before", "after"])

@@ -191,7 +191,7 @@ def test_a_parameter_of_a_later_step_is_refused_by_the_first(submit: Submit) -> 
 
 def test_a_terminated_run_leaves_no_job(client: Client, submit: Submit) -> None:
     run = submit(**NEVER_ENDING)
-    assert eventually(lambda: has_trained(run), bool, 300), run.failure()
+    assert eventually(lambda: has_trained(run), bool), run.failure()
     client.terminate_run(run.id)
     assert run.ended() in {"FAILED", "CANCELED"}
     assert run.jobs() == []

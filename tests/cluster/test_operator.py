@@ -48,11 +48,11 @@ def stopped(admin: ApiServer) -> Iterator[None]:
 
     patch(admin, path, {"spec": {"replicas": 0}})
     try:
-        assert eventually(pods, lambda count: count == 0, 60) == 0
+        assert eventually(pods, lambda count: count == 0) == 0
         yield
     finally:
         patch(admin, path, {"spec": {"replicas": 1}})
-        ready = eventually(lambda: admin.get(path)["status"].get("readyReplicas"), bool, 120)
+        ready = eventually(lambda: admin.get(path)["status"].get("readyReplicas"), bool)
         assert ready, "the operator does not come back"
 
 
@@ -95,7 +95,7 @@ def test_an_operator_that_is_away_for_a_while_delays_the_end_only(place: Place) 
     with stopped(place.admin):
         step.saw("2 of 2 pods, 2 ended")
         assert step.process.poll() is None
-    ended = step.end(120)
+    ended = step.end()
     assert ended.code == 0, ended.text
     assert place.jobs_ever() == 1
     assert JOB_NAME in ended.text

@@ -50,10 +50,10 @@ def test_two_pods_encode_the_version_of_one_process(
                 path = f"/api/v1/namespaces/{place.namespace}/pods/{name}"
                 delete(admin, path, gracePeriodSeconds=0)
                 step.saw("worker-1 is replaced: its pod was deleted")
-            ended = step.end(300)
+            ended = step.end()
             assert ended.code == 0, ended.text
             assert place.jobs_ever() == 1
-            assert not eventually(place.pods, lambda pods: not pods, 60)
+            assert not eventually(place.pods, lambda pods: not pods)
         alone = prepare(PrepareSpec(source="digits", store=str(tmp_path / "alone")))
         assert re.findall(r"share (\d): (\d+) of \2 samples", ended.text) in (
             [("0", "898"), ("1", "899")],

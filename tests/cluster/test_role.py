@@ -203,7 +203,7 @@ def _act(admin: ApiServer, right: Verb, has: bool) -> Ended:
             ]
             role = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{place.namespace}/roles/{ACCOUNT}"
             place.patch(role, {"rules": rules})
-            assert not eventually(lambda: place.may(*right), lambda may: not may, 30)
+            assert not eventually(lambda: place.may(*right), lambda may: not may)
         return LOSSES[right].act(place)
 
 

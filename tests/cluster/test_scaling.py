@@ -65,7 +65,7 @@ def test_a_launcher_stopped_during_scaling_leaves_no_job(
 ) -> None:
     with a_place(admin, tmp_path) as place:
         amid_scaling(place, point).terminate()
-        assert eventually(place.jobs, lambda jobs: not jobs, 30) == []
+        assert eventually(place.jobs, lambda jobs: not jobs) == []
 
 
 def test_no_pod_waits_for_ever_for_others_that_get_no_node(admin: ApiServer, tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_without_an_object_store_all_data_is_on_a_claim(place: Place, tmp_path: 
 def _let_everybody_write(place: Place, claim: str) -> None:
     """fsGroup does not reach volumes that are folders of the node."""
     path = f"/api/v1/namespaces/{place.namespace}/persistentvolumeclaims/{claim}"
-    name = eventually(lambda: place.admin.get(path)["spec"].get("volumeName"), bool, 60)
+    name = eventually(lambda: place.admin.get(path)["spec"].get("volumeName"), bool)
     volume = place.admin.get(f"/api/v1/persistentvolumes/{name}")["spec"]
     folder = Path(volume.get("hostPath", {}).get("path", "/nowhere"))
     if folder.is_dir():

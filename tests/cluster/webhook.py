@@ -59,7 +59,7 @@ def changing_pods(place: Place, change: Change) -> Iterator[None]:
         authority = certificate.read_text().partition("-----BEGIN PRIVATE")[0]
         try:
             with webhook_for_pods(place, url, base64.b64encode(authority.encode()).decode()):
-                eventually(lambda: _try(place) or called.is_set(), bool, 30)
+                eventually(lambda: _try(place) or called.is_set(), bool)
                 if not called.is_set():
                     pytest.skip("the API server does not reach this machine: set POD_HOST")
                 yield

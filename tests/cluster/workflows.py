@@ -96,7 +96,7 @@ class Ran:
         def find() -> list[str]:
             return [pod for pod in self.pods("Running") if f"-{step}-" in pod and pod not in but]
 
-        found = eventually(find, bool, 120)
+        found = eventually(find, bool)
         assert found, self.failure()
         return found[0]
 
