@@ -51,6 +51,8 @@ from ddpipe.launching.stalls import Stall, StallPatience, latest_warning, stalls
 UNSEEN_SECONDS = 40
 # A rank that begins again prints for so long; if nothing follows for so long, it waits for the others.
 _BEGINNING, _QUIET = 30.0, 60.0
+# Of nodes that come and go, so many lines are printed: the outage of a network takes hundreds of them.
+_NODE_LINES = 16
 # Of the notes that were printed, the last are repeated when the job fails.
 _NOTES = 3
 # Looking at the job takes time for each pod, and so does the pause until the next look.
@@ -96,6 +98,7 @@ class Follower:
     _warning: str = ""
     _warned: set[str] = field(default_factory=set)
     _silent: set[str] = field(default_factory=set)
+    _node_lines: int = 0
     _before: set[Run] = field(default_factory=set)  # what ran when a node fell silent
     _torn_since: float | None = None
     _history: PodHistory = field(init=False)
@@ -194,14 +197,21 @@ class Follower:
         """Say once which nodes do not report any more, and which do again."""
         silent = {one.node: one.rank for one in status.replicas if one.is_unseen}
         for node in silent.keys() - self._silent:
-            self._note(
-                f"node {node} has not reported for {UNSEEN_SECONDS} s or more, with {silent[node]} on it"
-            )
+            seen = f"node {node} has not reported for {UNSEEN_SECONDS} s or more, with {silent[node]} on it"
+            self._notes.append(seen)
+            self._say_of_node(seen)
         for node in self._silent - silent.keys():
-            self.say(f"node {node} reports again, or its pods are gone")
+            self._say_of_node(f"node {node} reports again, or its pods are gone")
         self._silent = set(silent)
         if silent:
             self._before = self._before or {one.run for one in status.replicas}
+
+    def _say_of_node(self, text: str) -> None:
+        self._node_lines += 1
+        if self._node_lines <= _NODE_LINES:
+            self.say(text)
+        elif self._node_lines == _NODE_LINES + 1:
+            self.say("many nodes come and go: no more lines about them follow")
 
     def _torn(self, status: JobStatus, now: float) -> Resize | None:
         """A job one of whose ranks began again with its node, while the others still wait for it."""

@@ -539,6 +539,14 @@ def test_a_node_that_does_not_report_is_named_at_once_and_once() -> None:
     ]
 
 
+def test_an_outage_of_many_nodes_takes_few_lines() -> None:
+    said: list[str] = []
+    pods = [a_pod(JOB, f"worker-{rank}", node=f"n{rank}", status=UNSEEN) for rank in range(40)]
+    assert looked_at(RUNS, picture("pods", *pods), BOTH, job=replace(JOB, nodes=40), say=said.append) is None
+    assert sum("has not reported" in text or "reports again" in text for text in said) == 16
+    assert said.count("many nodes come and go: no more lines about them follow") == 1
+
+
 @pytest.mark.parametrize(("restart", "nodes"), [("Never", None), ("OnFailure", 2), ("ExitCode", 2)])
 def test_a_pod_that_leaves_a_silent_node_is_not_waited_for(restart: str, nodes: int | None) -> None:
     job = replace(JOB, restart=restart)
