@@ -110,6 +110,8 @@ alike = partial(fault, is_alike=True)
 BRIEF = "echo begun; sleep 1; echo done"
 LONG = "echo begun; sleep 100"
 SOON = ("--deadlines", "hopeless=3")
+# The webhook of a busy cluster may be away for 30 s, while its pod restarts: it rejects pods, too.
+REJECTED = ("--deadlines", "hopeless=15")
 SHORT_OUTAGE = ("--deadlines", "outage=4")
 
 
@@ -794,13 +796,13 @@ def quota_of_others(place: Place) -> Ended:
 )
 def over_quota_on(place: Place) -> Ended:
     limit_pods(place, 1)
-    return launch(place, LONG, "--preflight", "warn", *SOON).end()
+    return launch(place, LONG, "--preflight", "warn", *REJECTED).end()
 
 
 @fault("quota taken away after the preflight", code=52, words=("rejects the job's pods", "exceeded quota"))
 def quota_later(place: Place) -> Ended:
     hold = place.proxy.hold(lambda request: request.creates_job)
-    step = launch(place, LONG, *SOON)
+    step = launch(place, LONG, *REJECTED)
     assert hold.reached.wait(180), step.text
     limit_pods(place, 1)
     hold.released.set()
@@ -817,7 +819,7 @@ def quota_later(place: Place) -> Ended:
 def against_policy(place: Place) -> Ended:
     security = {"privileged": True, "allowPrivilegeEscalation": True}
     patch = {"spec": {"containers": [{"name": "pytorch", "securityContext": security}]}}
-    return launch(place, BRIEF, "--patch", json.dumps(patch), *SOON).end()
+    return launch(place, BRIEF, "--patch", json.dumps(patch), *REJECTED).end()
 
 
 @fault(
