@@ -13,7 +13,7 @@ from ddpipe.jobs.pytorchjob import RESOURCE as PYTORCHJOBS
 from ddpipe.kube.api import ApiServer
 from ddpipe.kube.resources import CONFIGS
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture

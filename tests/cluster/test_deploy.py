@@ -34,7 +34,7 @@ from ddpipe.serve.deploy import APP, INFERENCE_SERVICES, deploy
 from ddpipe.serve.predictor import load_model
 from ddpipe.serve.settings import DeployOptions
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(500)]
+pytestmark = pytest.mark.cluster
 
 IMAGE = OUR_IMAGES.format("predictor")
 

@@ -26,7 +26,7 @@ from ddpipe.kube.api import ApiServer
 from ddpipe.storage import open_store
 from ddpipe.train.recipe import AT_FIRST
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.cluster
 
 EPOCHS = 20
 SIZE = ("--epochs", str(EPOCHS), "--cpu", "250m")

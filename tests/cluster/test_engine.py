@@ -23,7 +23,7 @@ from ddpipe.kube.api import ApiServer
 from ddpipe.pipelines.compile import COMPILED
 from ddpipe.storage import open_store, read_uri
 
-pytestmark = [pytest.mark.cluster, pytest.mark.alone, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 
 PATIENCE = 900
 SMALL = ("nodes=1", "cpu=400m", "memory=2Gi", "epochs=200", "checkpoint_minutes=0.02")

@@ -22,7 +22,7 @@ from ddpipe.kube.api import ApiServer
 from ddpipe.kube.cluster import is_served, spec_schema
 
 KILLED = -9
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.cluster
 
 
 EVERY_BACKEND = "DDPIPE_EVERY_BACKEND" in os.environ

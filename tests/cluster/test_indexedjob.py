@@ -13,7 +13,7 @@ from step import Step, launch
 from ddpipe.kube.api import ApiServer
 from ddpipe.kube.resources import JOBS, SERVICES
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.cluster
 MEET = """
 until python -c 'import os, socket; socket.gethostbyname(os.environ["MASTER_ADDR"])' 2>&-; do sleep 0.2; done
 echo found rank 0

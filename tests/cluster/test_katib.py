@@ -22,7 +22,7 @@ from ddpipe.storage import read_uri
 
 __all__ = ["digits"]
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.cluster
 WORKFLOW = COMPILED / "ddpipe-training-tuned-minikf.yaml"
 SMALL = {
     "backend": "pytorchjob",

@@ -36,7 +36,7 @@ from ddpipe.serve.deploy import MODEL
 from ddpipe.serve.rollout import DEPLOYMENTS
 from ddpipe.storage import open_store, read_uri
 
-pytestmark = [pytest.mark.cluster, pytest.mark.alone, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 
 SMALL = {"nodes": 2, "cpu": "400m", "memory": "2Gi", "epochs": 3, "step_memory": "2Gi"}
 NEVER_ENDING = {**SMALL, "nodes": 1, "epochs": 100_000}

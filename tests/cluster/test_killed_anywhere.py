@@ -15,7 +15,7 @@ from ddpipe.jobs.backend import backend as backend_of
 from ddpipe.kube.api import ApiServer
 from ddpipe.kube.cluster import is_served
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.cluster
 TIMES = 4
 
 

@@ -18,7 +18,7 @@ from place import a_place, eventually
 from ddpipe.kube.api import ApiServer
 from ddpipe.model.checkpoint import newest
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
 def test_a_rank_behind_a_cut_network_cannot_write_the_run_of_its_successor(

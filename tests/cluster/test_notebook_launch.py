@@ -22,7 +22,7 @@ from place import OUR_IMAGES, Place, a_place, let_launch_from_notebooks
 
 from ddpipe.kube.api import ApiServer
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.cluster
 
 NOTEBOOK = Path(__file__).parents[2] / "pipelines" / "launching.ipynb"
 

@@ -17,7 +17,7 @@ from step import launch
 
 from ddpipe.kube.api import ApiServer
 
-pytestmark = [pytest.mark.cluster, pytest.mark.alone, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 _DEPLOYMENTS = "/apis/apps/v1/deployments"
 _HOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 

@@ -15,7 +15,7 @@ from step import Step
 
 from ddpipe.kube.api import ApiServer
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(500)]
+pytestmark = pytest.mark.cluster
 
 
 def test_an_accelerate_script_trains_on_two_pods(admin: ApiServer, tmp_path: Path) -> None:

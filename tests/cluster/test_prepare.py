@@ -18,7 +18,7 @@ from ddpipe.prepare.prepare import prepare
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.storage import open_store
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.cluster
 IMAGE = OUR_IMAGES.format("trainer")
 
 

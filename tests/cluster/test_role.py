@@ -28,7 +28,7 @@ from ddpipe.jobs.pytorchjob import RESOURCE
 from ddpipe.jobs.trainjob import RESOURCE as TRAINJOBS
 from ddpipe.kube.api import ApiServer
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.cluster
 
 Verb = tuple[str, str, str]
 """API group, resource and verb."""

@@ -16,7 +16,7 @@ from ddpipe.jobs.job import MANAGED
 from ddpipe.kube.api import ApiServer
 from ddpipe.launching.elastic import scale
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.cluster
 
 WORK = "trap 'exit 143' TERM; echo begun; sleep 15 & wait"
 POINTS: dict[str, tuple[Callable[[Request], bool], bool]] = {

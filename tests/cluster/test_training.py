@@ -24,7 +24,7 @@ from ddpipe.errors import ReplicaFailed
 from ddpipe.jobs import BACKENDS
 from ddpipe.kube.api import ApiServer
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.cluster
 IMAGE = OUR_IMAGES.format("trainer")
 GUIDE = Path(__file__).parents[2] / "docs/guides/own.md"
 

@@ -26,7 +26,7 @@ from ddpipe.pipelines.compile import COMPILED
 from ddpipe.pipelines.training import TRAINING
 from ddpipe.storage import read_uri
 
-pytestmark = [pytest.mark.cluster, pytest.mark.alone, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 
 PATIENCE = 30_000
 """Milliseconds until the page has done what it was asked."""

@@ -22,7 +22,7 @@ from ddpipe.serve.deploy import MODEL
 from ddpipe.serve.rollout import DEPLOYMENTS
 from ddpipe.storage import read_uri
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
+pytestmark = pytest.mark.cluster
 
 GATED_WORKFLOW = COMPILED / "ddpipe-training-gated-minikf.yaml"
 

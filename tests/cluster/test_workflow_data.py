@@ -25,7 +25,7 @@ from workflows import (
 from ddpipe.pipelines.compile import compile_v1
 from ddpipe.storage import read_uri
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
+pytestmark = pytest.mark.cluster
 
 
 def test_photographs_from_the_bucket_train_the_same_way(submit: Submit, root: str) -> None:

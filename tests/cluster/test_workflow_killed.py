@@ -11,7 +11,7 @@ from kubernetes.stream import stream
 from place import Place, delete, eventually
 from workflows import Ran, Submit, has_trained, pods_of
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
+pytestmark = pytest.mark.cluster
 
 
 def test_a_killed_step_is_retried_and_takes_its_job_up_again(place: Place, submit: Submit) -> None:

@@ -50,7 +50,6 @@ def pid_in(marker: Path) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_node_joins_and_is_lost_and_training_continues(tmp_path: Path) -> None:
     dataset, output, port = digits(tmp_path / "store"), str(tmp_path / "training"), free_port()
     arguments = ["--dataset", dataset, "--output", output, "--recipe", EVERY_STEP.to_json()]

@@ -108,7 +108,6 @@ def test_fsdp_with_sgd_resumes_at_another_number_of_processes(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 def test_fsdp_trains_a_model_too_large_for_one_rank(dataset: str, tmp_path: Path) -> None:
     """No rank has memory for all weights and gradients: not to build, train, save or resume them."""
     weights, limit = 96 * 2**20, 352 * 2**20

@@ -11,7 +11,7 @@ from ddpipe.errors import GateFailed
 from ddpipe.model.history import NamedModel
 from ddpipe.storage import open_store
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 
 def ddpipe(folder: Path, *arguments: str) -> tuple[int, dict[str, Any]]:

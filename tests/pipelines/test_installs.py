@@ -22,7 +22,7 @@ from samples import an_image
 
 from ddpipe.errors import ClusterUnreachable, ParameterError
 
-pytestmark = [pytest.mark.installs, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.installs
 
 ROOT = Path(__file__).parents[2]
 COMMITTED = ROOT / "pipelines" / "compiled"

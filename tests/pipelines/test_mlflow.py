@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("mlflow", reason="needs the extra mlflow")
-pytestmark = [pytest.mark.installs, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.installs
 
 _READY = re.compile(r"running on (http://\S+)")
 DDPIPE = str(Path(sys.executable).with_name("ddpipe"))

@@ -152,7 +152,6 @@ def reached(step: Step, seen: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_the_committed_files_are_current(tmp_path: Path) -> None:
     for path in compile_all(tmp_path):
         name = path.relative_to(tmp_path)
@@ -371,7 +370,6 @@ def test_only_what_talks_to_the_cluster_uses_the_small_image() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_claim_is_mounted_in_every_step_and_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

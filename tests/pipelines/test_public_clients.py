@@ -18,7 +18,7 @@ from onnx_packages import SHAPE, a_small_package
 
 from ddpipe.serve.predictor import load_model
 
-pytestmark = [pytest.mark.installs, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.installs
 
 KSERVE = f"""
 import asyncio, json, sys

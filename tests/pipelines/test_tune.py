@@ -111,7 +111,6 @@ def test_a_search_ends_with_the_run_of_its_winner(whole: tuple[Path, dict[str, A
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 def test_a_killed_study_continues_to_the_same_result(
     whole: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:

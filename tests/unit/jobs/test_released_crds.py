@@ -15,7 +15,6 @@ from ddpipe.jobs.options import Restart
 
 pytestmark = [
     pytest.mark.installs,
-    pytest.mark.timeout(900),
     pytest.mark.skipif(not released_crds.is_go_there(), reason="Go fetches the CRDs, and is not installed"),
 ]
 PAGE = Path(__file__).parents[3] / "docs" / "operators.md"
