@@ -110,7 +110,7 @@ alike = partial(fault, is_alike=True)
 BRIEF = "echo begun; sleep 1; echo done"
 LONG = "echo begun; sleep 100"
 SOON = ("--deadlines", "hopeless=3")
-# The webhook of a busy cluster may be away for 30 s, while its pod restarts: it rejects pods, too.
+# While a webhook restarts, the API server rejects pods for that reason; the launcher gives it 90 s.
 REJECTED = ("--deadlines", "hopeless=15")
 SHORT_OUTAGE = ("--deadlines", "outage=4")
 

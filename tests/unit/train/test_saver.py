@@ -240,6 +240,7 @@ def test_a_store_that_is_away_for_too_long_ends_the_training() -> None:
         uploads.put("checkpoint", Away(FOREVER))
 
 
+@pytest.mark.timeout(300)  # half of the wait for a store that is away
 def test_a_local_store_fails_at_once(tmp_path: Path) -> None:
     """Nobody frees a full disk while training waits, and what was trained would be lost after 600 s."""
     (tmp_path / "file").touch()
