@@ -468,16 +468,35 @@ def logs_cut(place: Place) -> Ended:
     return ended
 
 
+# The second run takes a while: the kubelet deletes the first one's log when it ends.
+_SECOND = "sleep 60; seq 51 100"
+_FIRST = "touch /dev/shm/again; seq 1 50; sleep 5; exit 1"
+RESTARTING = f"if [ -e /dev/shm/again ]; then {_SECOND}; else {_FIRST}; fi"
+
+
 @fault("containers restart: their logs continue", words=("4 restarts|restarts",))
 def restarting(place: Place) -> Ended:
-    # The second run takes a while: the kubelet deletes the first one's log when it ends.
-    second = "sleep 30; seq 51 100"
-    script = f"if [ -e /dev/shm/again ]; then {second}; else touch /dev/shm/again; seq 1 50; exit 1; fi"
-    ended = launch(place, script, "--restart", "OnFailure").end()
+    return with_all_lines(launch(place, RESTARTING, "--restart", "OnFailure"))
+
+
+def with_all_lines(step: Step) -> Ended:
+    """The end of a launcher that must print the lines of both runs, in their order."""
+    ended = step.end()
     for rank in ("worker-0", "worker-1"):
         numbers = [int(number) for number in re.findall(rf"\[{rank}\] (\d+)\n", ended.text)]
         assert numbers == list(range(1, 101)), ended.text
     return ended
+
+
+@alike("logs are opened late, when their containers run again: the logs of both runs are there")
+def restarted_unseen(place: Place) -> Ended:
+    # What is opened as the first run's log is the second one's, which writes nothing for a while.
+    hold = place.proxy.hold(lambda request: request.is_log and "follow" in request.path)
+    step = launch(place, RESTARTING, "--restart", "OnFailure")
+    assert hold.reached.wait(180), step.text
+    assert eventually(lambda: restarts(place), lambda counts: counts == [1, 1])
+    hold.released.set()
+    return with_all_lines(step)
 
 
 @fault("containers restart again and again: no line of a log comes twice", words=(r"\] run 3\n",))

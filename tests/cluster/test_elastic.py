@@ -32,7 +32,7 @@ EPOCHS = 20
 SIZE = ("--epochs", str(EPOCHS), "--cpu", "250m")
 SAME = (
     "--recipe",
-    json.dumps({**AT_FIRST, "sync_batch_norm": True, "precision": "fp32", "learning_rate": 0.0005}),
+    json.dumps({**AT_FIRST, "sync_batch_norm": True, "precision": "fp32", "learning_rate": 2e-5}),
 )
 """By which the number of pods makes no difference but rounding, which a low learning rate keeps small."""
 
@@ -93,9 +93,14 @@ def check(
     assert list(epochs) == list(range(1, EPOCHS + 1))
     assert place.jobs() == []
     assert eventually(place.pods, lambda pods: not pods) == []
-    for name, tensor in expected.items():
-        # Rounding, 1e-7 at first, grows to 5e-6 in 20 epochs; at several times the rate, to 1e-3.
-        torch.testing.assert_close(learned[name], tensor, rtol=1e-2, atol=1e-4)
+    # Rounding, 1e-8 at first, grows to 3e-6 at most in 20 epochs (24 trainings by one to four ranks); a lost
+    # update in the third epoch makes 3e-5. At 25 times the rate, rounding makes more than a lost update.
+    assert (flat(learned) - flat(expected)).norm() < 1e-5 * flat(expected).norm()
+
+
+def flat(model: dict[str, torch.Tensor]) -> torch.Tensor:
+    """All parameters in one row."""
+    return torch.cat([model[name].flatten() for name in sorted(model)])
 
 
 @pytest.mark.parametrize("backend", list(BACKENDS))

@@ -42,8 +42,9 @@ class FakeApiServer:
     Attributes:
         namespace: The default one.
         asked: Every request so far.
-        logs: By path, one list of lines (or errors) per request; the last one is repeated. The log of the
-            container before the last restart is at the path with "?previous".
+        logs: By path, one list of lines, errors, and what is called with the seconds that a silence may
+            last, per request; the last one is repeated. The log of the container before the last restart is
+            at the path with "?previous".
         created: Called with each object that a client creates: stands for controllers.
         allowed: Whether an access review with these attributes is granted.
     """
@@ -150,7 +151,7 @@ class FakeApiServer:
         at = path + ("?previous" if query.get("previous") else "")
         if at not in self.logs:
             raise Refused(400, "BadRequest", "previous terminated container not found")
-        yield from self._log(at, query.get("sinceTime", ""))
+        yield from self._log(at, query.get("sinceTime", ""), idle)
 
     def patient(self, seconds: float) -> Any:
         return _Patient(self, seconds)
@@ -299,12 +300,14 @@ class FakeApiServer:
             if error:
                 raise error
 
-    def _log(self, path: str, since: str) -> Iterator[bytes]:
+    def _log(self, path: str, since: str, idle: float) -> Iterator[bytes]:
         streams = self.logs[path]
         for line in streams.pop(0) if len(streams) > 1 else streams[0]:
             if isinstance(line, Exception):
                 raise line
-            if line.decode() >= since[:-1]:
+            if callable(line):
+                line(idle)
+            elif line.decode() >= since[:-1]:
                 yield line
 
 

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -29,11 +30,12 @@ from ddpipe.model import networks, tensors
 from ddpipe.processes.local import run_local
 from ddpipe.storage import Store
 from ddpipe.storage.files import FileStore
-from ddpipe.train import fully_sharded
+from ddpipe.train import fully_sharded, loop
 from ddpipe.train.__main__ import main
 from ddpipe.train.batches import Indices
 from ddpipe.train.loop import Trainer
 from ddpipe.train.recipe import Recipe
+from ddpipe.train.timetable import Timetable
 from ddpipe.train.train import train
 
 Meddling = Callable[[], None]
@@ -246,6 +248,22 @@ class LimitedMemory:
         (line,) = [one for one in Path("/proc/self/status").read_text().splitlines() if "VmData" in one]
         limit = 1024 * int(line.split()[1]) + self.bytes
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+class SecondsOfAStep:
+    """The timetable's clock counts steps: one takes so many seconds on rank 0, and twice as many on rank 1.
+
+    So a test knows which steps fit into a budget, however fast the machine is.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._now = seconds, 0.0
+
+    def __call__(self) -> None:
+        loop.Timetable = partial(Timetable, clock=lambda: self._now)  # type: ignore[assignment,misc]
+
+    def before_step(self, _trainer: Trainer) -> None:
+        self._now += self._seconds * (1 + _own_rank())
 
 
 class BrokenNetwork:

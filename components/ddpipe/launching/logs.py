@@ -26,6 +26,9 @@ from ddpipe.processes.reports import Reported, Reports
 
 # After so much silence a log is requested again; training may well write nothing for minutes.
 _SILENCE = 1800
+# Until a run's first line has come, its stream may be the next run's: after so much silence, then twice as
+# long, the log is requested again. The kubelet deletes a run's log when the next run ends.
+_FIRST_SILENCE = 15
 # Open connections: a process may have 1,024 files open, and a person reads fewer logs than this.
 MOST_FOLLOWED = 64
 # So many logs are opened at once, then so many per second: when 64 pods start, each has a log to open, and
@@ -44,8 +47,8 @@ _LONGEST_PAUSE = 30
 # On a busy node a container's last lines get their times after its end; the next run begins after a second.
 _DRAINING = 1
 
-# Gives the bytes of a pod's log, with a time in front of each line.
-OpenLog = Callable[[Replica, Query], Iterator[bytes]]
+# Gives the bytes of a pod's log, with a time in front of each line, as long as no silence is too long.
+OpenLog = Callable[[Replica, Query, float], Iterator[bytes]]
 # Receives a line: its rank, the line, and the last lines of the log, which it changes.
 Take = Callable[[str, Line, deque[str]], None]
 
@@ -132,11 +135,11 @@ class Logs:
             return False
         return bool(chosen) and all(time is not None and time[0] < since for time in last)
 
-    def _in_turn(self, replica: Replica, query: Query) -> Iterator[bytes]:
+    def _in_turn(self, replica: Replica, query: Query, idle: float) -> Iterator[bytes]:
         self.limiter.wait()
-        return self._pieces(replica, query)
+        return self._pieces(replica, query, idle)
 
-    def _pieces(self, replica: Replica, query: Query, idle: float = _SILENCE) -> Iterator[bytes]:
+    def _pieces(self, replica: Replica, query: Query, idle: float) -> Iterator[bytes]:
         query = {"container": replica.container, "timestamps": "true", **query}
         return self.cluster.pieces(f"{self.pods}/{replica.pod}/log", query, idle)
 
@@ -197,7 +200,7 @@ class _LastLines:
     def _open(self) -> Iterator[Line]:
         """Read whole before any line is written: an attempt that is cut writes nothing."""
         which = {"previous": "true"} if self._replica.ending is None else {}
-        pieces = self._open_log(self._replica, {"tailLines": str(_LAST_LINES), **which})
+        pieces = self._open_log(self._replica, {"tailLines": str(_LAST_LINES), **which}, _SILENCE)
         return iter(list(lines_of(pieces, complete=True)))
 
     def _is_over(self, error: ApiError | None) -> bool:
@@ -237,9 +240,9 @@ class PodLog:
             return False
         return self.has_ended(present) and self.thread.is_alive() and self._runs <= present
 
-    def open(self, query: Query) -> Iterator[bytes]:
+    def open(self, query: Query, idle: float) -> Iterator[bytes]:
         """The container's log: what it shows at present."""
-        return self._open_log(self._replica, query)
+        return self._open_log(self._replica, query, idle)
 
     def see(self, replica: Replica | None) -> None:
         """Take in the pod's present state; None when it is gone."""
@@ -267,8 +270,11 @@ class PodLog:
 
     def end_of(self, run: int) -> Instant | None:
         """When this run ended, if it has and another one may be shown for it."""
-        ending = self._replica.ending
-        return instant(ending.finished) if ending and not self.is_certain(run) else None
+        replica = self._replica
+        ending = replica.previous if replica.restarts == run + 1 else None
+        if replica.restarts == run and not self.is_certain(run):
+            ending = replica.ending
+        return instant(ending.finished) if ending else None
 
     def _has_begun(self, run: int) -> bool:
         replica = self._replica
@@ -289,13 +295,16 @@ class PodLog:
             self._changed.wait_for(lambda: happened() or self._gone or self._replica.over)
 
     def _pause(self, run: _RunLog, seconds: float) -> None:
-        """Wait, but not beyond the end of the run: then its log has an end, too."""
-        number, had_ended = run.number, self.has_ended(run.number)
+        """Wait, but not beyond the end of the run or the restart after it: they change what to read."""
+        number = run.number
+        known = self.has_ended(number), self.is_certain(number)
         with self._changed:
             if run.is_unsure:
                 self._changed.wait_for(partial(self.is_certain, number))
             else:
-                self._changed.wait_for(lambda: not had_ended and self.has_ended(number), seconds)
+                self._changed.wait_for(
+                    lambda: (self.has_ended(number), self.is_certain(number)) != known, seconds
+                )
 
     def _read_run(self, number: int) -> None:
         run = self._run = _RunLog(self, number, self._earlier)
@@ -318,18 +327,30 @@ class _RunLog:
         self.is_unsure = False  # read to an end that may be the next run's: no line shows whose it is
         self._has_ended = self._is_previous = False
         self._end: Instant | None = None
+        self._idle = float(_FIRST_SILENCE)
 
     def read(self) -> Iterator[Line]:
         """The lines that were not read yet, until the log ends or is cut."""
         self.is_unsure = False
-        self._has_ended, self._end = self._pod.has_ended(self.number), self._pod.end_of(self.number)
         if self._pod.is_previous(self.number) and not self._is_previous:
             self._earlier.append(self.mark)
             self.mark, self._is_previous = Mark(), True
+        self._has_ended = self._pod.has_ended(self.number)
+        self._end = None if self._is_previous else self._pod.end_of(self.number)
         which = {"previous": "true"} if self._is_previous else {} if self._end else {"follow": "true"}
-        lines = lines_of(self._pod.open({**which, **self.mark.since}), complete=self._has_ended)
-        own = _until(self._end, lines) if self._end else lines
+        idle, self._idle = self._idle, min(2 * self._idle, _SILENCE)
+        pieces = self._pod.open({**which, **self.mark.since}, _SILENCE if self.mark.first else idle)
+        lines = lines_of(pieces, complete=self._has_ended)
+        own = lines if self._is_previous else self._own(lines)
         return unread(own, self.mark, self._earlier, was_rotated=self._is_previous)
+
+    def _own(self, lines: Iterable[Line]) -> Iterator[Line]:
+        """The lines of this run; its end may become known while they come, and is known to the second."""
+        for line in lines:
+            end = self._pod.end_of(self.number)
+            if end and line.time and line.time[0] > end[0] + _DRAINING:
+                raise Unanswered("the node shows the log of the container's next run")
+            yield line
 
     @property
     def marks(self) -> list[Mark]:
@@ -343,11 +364,3 @@ class _RunLog:
         # What began before the second of the run's end is its own; the next run begins later.
         self.is_unsure = self._end is not None and (self.mark.first or self._end)[0] >= self._end[0]
         return (self._has_ended and not self.is_unsure) or not self._pod.is_kept(self.number)
-
-
-def _until(end: Instant, lines: Iterable[Line]) -> Iterator[Line]:
-    """The lines of a run that ended at this time, which is known to the second."""
-    for line in lines:
-        if line.time and line.time[0] > end[0] + _DRAINING:
-            raise Unanswered("the node shows the log of the container's next run")
-        yield line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from threading import Event
 from typing import Any
 
@@ -147,6 +148,51 @@ def test_a_log_taken_for_the_run_before_costs_no_line() -> None:
     logs.see([seen(a_pod(JOB, phase="Succeeded", state=ended(0), container={"restartCount": 1}))])
     assert logs.finish() == ()
     assert sorted(written) == [f"[worker-0] {text}" for text in "abcd"]
+
+
+def restarted_while_followed(shows: Callable[[Event], list[Any]]) -> list[str]:
+    """What is written if a node shows the second run before we know of it, and deletes the first one's log.
+
+    Args:
+        shows: The log of the second run as long as that runs; the event happens when we know of it.
+    """
+    known, first_is_read = Event(), Event()
+    server = a_server(shows(known), previous=[line("01", "a"), line("02", "b")])
+    written: list[str] = []
+
+    def write(text: str) -> None:
+        written.append(text.removeprefix("[worker-0] "))
+        if written[-1] == "b":
+            first_is_read.set()
+
+    logs = Logs(server, PODS, write)
+    logs.see([seen(a_pod(JOB))])
+    server.awaited(lambda request: "follow" in request.query)
+    first = ended(1, at="2026-01-01T00:00:02Z")
+    logs.see([seen(a_pod(JOB, container={"restartCount": 1, "lastState": first}))])
+    known.set()
+    assert first_is_read.wait(60), written
+    server.logs = {LOG: [[line("04", "c"), line("05", "d")]]}
+    logs.see([seen(a_pod(JOB, phase="Succeeded", state=ended(0), container={"restartCount": 1}))])
+    assert logs.finish() == ()
+    return written
+
+
+def test_a_silent_log_that_may_be_the_next_runs_is_opened_again() -> None:
+    def is_silent(seconds: float) -> None:
+        if seconds < 100:
+            raise Unanswered("timed out")
+
+    assert restarted_while_followed(lambda _: [is_silent, line("04", "c")]) == ["a", "b", "c", "d"]
+
+
+def test_the_next_runs_log_is_left_once_we_know_of_it() -> None:
+    """Its first line is written by then, but the first run's are not lost."""
+
+    def shows(known: Event) -> list[Any]:
+        return [line("04", "c"), lambda _: known.wait(60), line("05", "d")]
+
+    assert restarted_while_followed(shows) == ["c", "a", "b", "d"]
 
 
 def test_a_run_that_was_followed_is_not_read_twice() -> None:
