@@ -117,13 +117,6 @@ _NAMES = {
     "off": "it loses its power",
     "off+on": "it loses its power, and is on again after 60 s",
 }
-_HEAD = f"""{LOST_NODES}
-`python tests/cluster/lost_nodes.py` does this to one of two real nodes, under two ranks that make a step each
-second by `ddpipe.torchrun` with `process_group`, and save every third. Seconds count from the fault: until
-the launcher named the node or the rank, until steps were made again, or until it ended with the cause.
-Kubernetes calls a node lost after 40 s here, and its pods are given up 60 s later. No job was left unless a
-cell says so; what was not run is not claimed.
-"""
 
 
 @dataclass
@@ -330,13 +323,15 @@ def tried(
             for run in present:
                 run.judge(fault, began)
             harming.join()
+            if FAULTS[fault][-1][0] == "node2-off":
+                subprocess.run([lab, "fault", "node2-on"], check=True)
             away.clear()
         for run in runs:
             run.end()
             yield from run.cells
 
 
-def section(path: Path) -> str:
+def table_of(path: Path) -> str:
     """The table of all results, the last of each kind."""
     cells = [Cell(**json.loads(line)) for line in path.read_text().splitlines()]
     found = {(cell.fault, cell.side, cell.restart, cell.backend): cell for cell in cells}
@@ -351,7 +346,7 @@ def section(path: Path) -> str:
                     rows.append(
                         (_NAMES[fault], side_of, restart, *(one.text if one else "not run" for one in row))
                     )
-    return f"{_HEAD}\n" + "".join("| " + " | ".join(row) + " |\n" for row in rows)
+    return "".join("| " + " | ".join(row) + " |\n" for row in rows)
 
 
 def main() -> None:
@@ -369,8 +364,9 @@ def main() -> None:
     parser.add_argument("--page", type=Path)
     given = parser.parse_args()
     if given.page:
-        page = given.page.read_text().partition(LOST_NODES)[0].rstrip("\n")
-        given.page.write_text(f"{page}\n\n{section(given.results)}")
+        page = given.page.read_text()
+        table = page.index("\n| ", page.index(LOST_NODES)) + 1  # a person writes what is above it
+        given.page.write_text(page[:table] + table_of(given.results))
         return
     kinds = [(*one,) for one in product(given.backend, given.side, given.restart)]
     for cell in tried(given.lab, given.fault, kinds, given.longest):
