@@ -13,7 +13,7 @@ from launch_samples import PODS, a_job, a_pod, ended
 
 from ddpipe.jobs.replicas import replica_of
 from ddpipe.jobs.status import Replica
-from ddpipe.kube.api import Unanswered
+from ddpipe.kube.api import Refused, Unanswered
 from ddpipe.launching import logs as module
 from ddpipe.launching.loglines import instant
 from ddpipe.launching.logs import MOST_FAILED, MOST_FOLLOWED, Logs
@@ -208,6 +208,24 @@ def test_a_run_that_was_followed_is_not_read_twice() -> None:
     logs.see([seen(a_pod(JOB, phase="Succeeded", state=ended(0), container={"restartCount": 1}))])
     assert logs.finish() == ()
     assert written == [f"[worker-0] {text}" for text in "abcd"]
+
+
+def test_a_container_that_waits_for_its_next_run_is_not_asked_for_it() -> None:
+    """The node would answer that there is no such log, which is the end of one."""
+    server, written = a_large_server(2), list[str]()
+    server.logs[LOG], second = [[Refused(400, "BadRequest", "waiting to start")]], [[line("02", "b")]]
+    server.logs[f"{LOG}?previous"] = [[line("01", "a")]]
+    logs = Logs(server, PODS, written.append)
+    waiting = seen(a_pod(JOB, state={"waiting": {}}, container={"restartCount": 1}))
+    _, other = pods_of(2)
+    logs.see([waiting])
+    server.awaited(lambda request: "previous" in request.query)
+    logs.see([waiting, other])
+    server.awaited(lambda request: "worker-1" in request.path)
+    server.logs[LOG] = second
+    logs.see([seen(a_pod(JOB, phase="Succeeded", state=ended(0), container={"restartCount": 1})), other])
+    assert logs.finish() == ()
+    assert {"[worker-0] a", "[worker-0] b"} <= set(written)
 
 
 def test_the_container_that_trains_is_the_one_read() -> None:

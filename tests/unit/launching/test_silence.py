@@ -47,8 +47,9 @@ def test_quick_lines_do_not_make_a_short_pause_a_hang() -> None:
     assert silence.warning(["worker-0"], 62)
 
 
-def test_a_few_lines_show_nothing() -> None:
+def test_nine_lines_show_nothing_and_ten_do() -> None:
     assert not printing("worker-0", lines=9).warning(["worker-0"], math.inf)
+    assert printing("worker-0", lines=10).warning(["worker-0"], 1000)
 
 
 def test_a_rank_that_has_ended_is_not_silent() -> None:
