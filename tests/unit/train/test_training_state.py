@@ -490,6 +490,15 @@ def test_a_choice_of_the_first_release_counts_for_the_same_options_only(dataset:
     assert choice_of(store, Recipe(), manifest, Device()).reasons["model"] != "as it was"
 
 
+@pytest.mark.parametrize(("stored_views", "kept"), [("flips", "flips"), ("of tomorrow", "plain")])
+def test_the_views_that_were_chosen_are_kept(dataset: str, output: str, stored_views: str, kept: str) -> None:
+    store, manifest, given = open_store(output), load_manifest(dataset), Recipe()
+    keep(store, fresh_choice(given, manifest, Device()), given, manifest)
+    stored = json.loads(store.read("choice.json"))
+    store.write("choice.json", json.dumps({**stored, "views": [stored_views, "why"]}).encode())
+    assert choice_of(store, given, manifest, Device()).views == (kept, "why")
+
+
 @pytest.mark.parametrize(
     "content",
     ["{", "[]", '{"given": 1}', "own function"],
