@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
 from samples import a_manifest, a_split
 
+from ddpipe.data import npy
 from ddpipe.data.catalogue import objects_of, shards_of
 from ddpipe.data.columns import Strings, text
-from ddpipe.data.index import open_index
+from ddpipe.data.index import from_bytes, open_index
 from ddpipe.data.manifest import SPLITS, ColumnRef, DatasetManifest, Split
 from ddpipe.data.shards import object_key
-from ddpipe.errors import DatasetError, NoSuchObject
+from ddpipe.errors import CorruptObject, DatasetError, NoSuchObject
 from ddpipe.storage import open_store
 
 NAMES = st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1, max_size=40)
@@ -112,6 +113,23 @@ def test_columns_of_other_types_are_refused_and_pickles_not_loaded(tmp_path: Pat
     objects = _stored(np.array([print] * 5, dtype=object), tmp_path)
     with pytest.raises(DatasetError, match="damaged"):
         open_index(_manifest(replace(right, labels=objects)), "train", store, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        np.array([1, 2]),
+        np.array([[1, 2], [3, 4]], np.uint64),
+        np.array([2, 1], np.uint64),
+        np.array([1, 1], np.uint64),
+    ],
+    ids=["signed", "of two dimensions", "not sorted", "with one twice"],
+)
+def test_a_list_of_hashes_is_sorted_and_has_each_once(column: NDArray[Any]) -> None:
+    with pytest.raises(CorruptObject, match="is malformed: trained_on"):
+        from_bytes(npy.to_bytes(column), "trained_on")
+    good = np.array([1, 2], np.uint64)
+    assert (from_bytes(npy.to_bytes(good), "trained_on") == good).all()
 
 
 def _manifest(split: Split, **changes: object) -> DatasetManifest:

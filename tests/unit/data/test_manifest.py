@@ -120,8 +120,8 @@ def test_an_older_schema_says_what_to_do() -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", "3", '"schema"', "{}", "not json", b"\xff\x00"])
 def test_what_is_no_manifest_is_refused(text: str | bytes) -> None:
-    with pytest.raises(DatasetError, match="not a dataset manifest"):
-        DatasetManifest.from_json(text)
+    with pytest.raises(DatasetError, match=r"s3://data/manifest\.json: .*not a dataset manifest"):
+        DatasetManifest.from_json(text, "s3://data/manifest.json")
 
 
 def _split(**changes: Any) -> dict[str, Any]:
