@@ -474,7 +474,7 @@ _FIRST = "touch /dev/shm/again; seq 1 50; sleep 5; exit 1"
 RESTARTING = f"if [ -e /dev/shm/again ]; then {_SECOND}; else {_FIRST}; fi"
 
 
-@fault("containers restart: their logs continue", words=("4 restarts|restarts",))
+@fault("containers restart: their logs continue", words=("restarts",))
 def restarting(place: Place) -> Ended:
     return with_all_lines(launch(place, RESTARTING, "--restart", "OnFailure"))
 
@@ -494,7 +494,7 @@ def restarted_unseen(place: Place) -> Ended:
     hold = place.proxy.hold(lambda request: request.is_log and "follow" in request.path)
     step = launch(place, RESTARTING, "--restart", "OnFailure")
     assert hold.reached.wait(180), step.text
-    assert eventually(lambda: restarts(place), lambda counts: counts == [1, 1])
+    assert eventually(lambda: restarts(place), lambda counts: counts == [1, 1]) == [1, 1]
     hold.released.set()
     return with_all_lines(step)
 

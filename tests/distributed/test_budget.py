@@ -11,7 +11,6 @@ from training_ranks import SecondsOfAStep, SignalAtStep
 from training_runs import RECIPE, STEPS_PER_EPOCH, digits, final, record, run
 
 from ddpipe.errors import Interrupted
-from ddpipe.train.constants import MOST_UNPOLLED
 
 MINUTES, STEP_SECONDS = 600.0, 300.0
 """Hours, of which real processes use seconds: the launch and earlier attempts, which do not count steps."""
@@ -26,7 +25,7 @@ def test_ranks_decide_alike_and_a_resumed_training_keeps_the_budget(tmp_path: Pa
     ended = run(dataset, output, BUDGET, ranks=2, meddling=[SecondsOfAStep(STEP_SECONDS), stop])
     assert ended.codes == [Interrupted.exit_code] * 2
     stopped = final(output)
-    assert 5 <= stopped.step <= 5 + MOST_UNPOLLED
+    assert 5 <= stopped.step <= 7, "ranks poll before steps 0, 2, 6, or more often"
     assert stopped.schedule[0][1] > stopped.schedule[-1][1] > stopped.step
     assert run(dataset, output, BUDGET, ranks=2, meddling=[SecondsOfAStep(STEP_SECONDS)]).codes == [0, 0]
     done = record(output)

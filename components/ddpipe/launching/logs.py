@@ -28,7 +28,7 @@ from ddpipe.processes.reports import Reported, Reports
 _SILENCE = 1800
 # Until a run's first line has come, its stream may be the next run's: after so much silence, then twice as
 # long, the log is requested again. The kubelet deletes a run's log when the next run ends.
-_FIRST_SILENCE = 15
+_FIRST_SILENCE = 15.0
 # Open connections: a process may have 1,024 files open, and a person reads fewer logs than this.
 MOST_FOLLOWED = 64
 # So many logs are opened at once, then so many per second: when 64 pods start, each has a log to open, and
@@ -297,14 +297,16 @@ class PodLog:
     def _pause(self, run: _RunLog, seconds: float) -> None:
         """Wait, but not beyond the end of the run or the restart after it: they change what to read."""
         number = run.number
-        known = self.has_ended(number), self.is_certain(number)
+
+        def known() -> tuple[bool, bool]:
+            return self.has_ended(number), self.is_certain(number)
+
+        before = known()
         with self._changed:
             if run.is_unsure:
                 self._changed.wait_for(partial(self.is_certain, number))
             else:
-                self._changed.wait_for(
-                    lambda: (self.has_ended(number), self.is_certain(number)) != known, seconds
-                )
+                self._changed.wait_for(lambda: known() != before, seconds)
 
     def _read_run(self, number: int) -> None:
         run = self._run = _RunLog(self, number, self._earlier)
@@ -327,7 +329,7 @@ class _RunLog:
         self.is_unsure = False  # read to an end that may be the next run's: no line shows whose it is
         self._has_ended = self._is_previous = False
         self._end: Instant | None = None
-        self._idle = float(_FIRST_SILENCE)
+        self._idle = _FIRST_SILENCE
 
     def read(self) -> Iterator[Line]:
         """The lines that were not read yet, until the log ends or is cut."""
