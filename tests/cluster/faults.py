@@ -1073,7 +1073,9 @@ def clock_ahead(place: Place) -> Ended:
 )
 def suspended(place: Place) -> Ended:
     # Longer than a busy machine takes to run the pods; the time for which nothing happens is longer still.
-    step = running(place, "sleep 5", "--deadlines", "finished=120", "--deadlines", "scheduled=120")
+    limits = ("--deadlines", "finished=120", "--deadlines", "scheduled=120")
+    # They end at a time of day: the first pods not before they are suspended, the second ones soon after.
+    step = running(place, f"while [ $(date +%s) -lt {time.time() + 170:.0f} ]; do sleep 1; done", *limits)
     suspend(place, whether=True)
     assert eventually(lambda: condition(place.admin.get(place.jobs_path(JOB_NAME)), "Suspended"), bool)
     pods = f"/api/v1/namespaces/{place.namespace}/pods"
