@@ -186,6 +186,25 @@ def test_leftovers_go_once_their_writers_are_certainly_dead(store_uri: str) -> N
     assert list(store.list()) == []
 
 
+@pytest.mark.parametrize("key", ["shards/aa.tar", "columns/bb.npy", "scratch/one/cc.tar"])
+def test_what_is_just_as_old_as_the_grace_stays(key: str, store_uri: str) -> None:
+    store, grace = open_store(store_uri), timedelta(days=30)
+    store.write(key, b"something")
+    (written,) = [info.modified for info in store.list()]
+    assert garbage(store, grace, written + grace) == []
+    assert [info.key for info in garbage(store, grace, written + grace + timedelta.resolution)] == [key]
+
+
+@pytest.mark.parametrize("note", ["claims/1.json", "cleanings/2.json"])
+def test_an_intent_is_removed_when_it_is_older_than_a_day(note: str, store_uri: str) -> None:
+    store = open_store(store_uri)
+    store.write(note, b"[]")
+    (written,) = [info.modified for info in store.list()]
+    day = timedelta(days=1)
+    assert garbage(store, timedelta(0), written + day) == []
+    assert [info.key for info in garbage(store, timedelta(0), written + day + timedelta.resolution)] == [note]
+
+
 def test_half_a_file_of_a_killed_writer_is_listed_after_a_day_and_deleted(tmp_path: Path) -> None:
     store, runs = tmp_path / "store", tmp_path / "runs"
     halves = [runs / "toys" / ".partial-1", store / "shards" / ".partial-2"]

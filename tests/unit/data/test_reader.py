@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +17,7 @@ from stored import encode
 
 from ddpipe.data import fetching
 from ddpipe.data.manifest import SPLITS, load_manifest, store_of
-from ddpipe.data.reader import open_split
+from ddpipe.data.reader import open_split, prefetched
 from ddpipe.data.shards import Images, shard_key
 from ddpipe.errors import CorruptObject, DatasetError, NoSuchObject, NotWritable, ParameterError
 from ddpipe.storage import open_store
@@ -224,3 +225,19 @@ def test_a_file_is_proved_when_a_later_write_would_show(
     monkeypatch.setattr(fetching, "time", clock)
     fetching.fetched(store, shard, tmp_path / "cache")
     assert slept == waits
+
+
+@pytest.mark.parametrize(("ahead", "taken_at_first"), [(0, 5), (1, 2), (7, 8)])
+def test_results_come_in_order_and_so_many_items_are_taken_ahead(ahead: int, taken_at_first: int) -> None:
+    """Unless it is said, two for each thread."""
+    taken = []
+
+    def items() -> Iterator[int]:
+        for item in range(20):
+            taken.append(item)
+            yield item
+
+    results = prefetched(lambda item: item**2, items(), threads=2, ahead=ahead)
+    assert (next(results), len(taken)) == (0, taken_at_first)
+    assert (next(results), len(taken)) == (1, taken_at_first + 1)
+    assert list(results) == [item**2 for item in range(2, 20)]
