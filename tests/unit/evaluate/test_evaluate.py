@@ -8,18 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from evaluation_runs import a_dataset, a_training
+from evaluation_runs import a_dataset, a_training, a_training_record
 from samples import a_split, written
 from torch import Tensor, nn
 
 from ddpipe.data.index import open_index
 from ddpipe.data.manifest import load_manifest
 from ddpipe.data.reader import open_split
-from ddpipe.evaluate.evaluate import evaluate, score, score_views
+from ddpipe.evaluate.evaluate import evaluate, score, score_views, views_of
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.model import PASSES, scoring
+from ddpipe.model.checkpoint import RECORD
 from ddpipe.model.scoring import batch_size_for, logits_by, with_views
 from ddpipe.storage import open_store
+from ddpipe.storage.sealed import to_json
 
 
 class Watcher(nn.Module):
@@ -79,6 +81,22 @@ def test_views_are_scored_on_validation_next_to_plain(tmp_path: Path) -> None:
     assert set(metrics.validation) == {"plain", "flips"}
     assert all(value in {0, 0.5, 1} for value in metrics.validation.values())  # of two images
     assert not evaluate(training, dataset, str(tmp_path / "plain")).metrics.validation
+
+
+@pytest.mark.parametrize(
+    ("choice", "views"),
+    [
+        ({"chosen": {"test_time_views": {"value": "flips"}}}, "flips"),
+        ({"chosen": {"test_time_views": {"value": "sideways"}}}, "plain"),  # of another release
+        ({"chosen": {}}, "plain"),
+        (None, "plain"),
+    ],
+    ids=repr,
+)
+def test_the_views_are_those_that_the_training_chose(choice: object, views: str, tmp_path: Path) -> None:
+    open_store(str(tmp_path)).write(RECORD, to_json({**a_training_record(), "choice": choice}))
+    assert views_of(str(tmp_path), EvaluateSpec()) == views
+    assert views_of(str(tmp_path), EvaluateSpec(test_time_views="flips-and-shifts")) == "flips-and-shifts"
 
 
 @pytest.mark.parametrize("views", ["flips", "flips-and-shifts"])

@@ -21,10 +21,20 @@ from evaluation_runs import a_dataset, a_record, a_subject, a_training_record, s
 from PIL import Image
 from recipes import plain
 
-from ddpipe.evaluate.figures import learning_curves
+from ddpipe.evaluate.figures import learning_curves, losses_by_epoch
 from ddpipe.evaluate.measure import measure
 from ddpipe.evaluate.mistakes import worst_mistakes, wrong_answers
-from ddpipe.evaluate.report import RunRecord, gather, picture, render
+from ddpipe.evaluate.report import (
+    RunRecord,
+    change,
+    confusions,
+    gather,
+    percent,
+    picture,
+    ratio,
+    render,
+    score,
+)
 from ddpipe.model.evaluation import Evaluation, publish
 from ddpipe.model.package import ModelPackage
 from ddpipe.model.verdict import Verdict
@@ -125,6 +135,37 @@ def test_page_looks_as_a_person_approved(task: str) -> None:
     if os.environ.get("APPROVE"):
         approved.write_text(page)
     assert page == approved.read_text()
+
+
+def test_curves_of_several_runs_look_as_a_person_approved() -> None:
+    """Ten of them: from the tenth on, a look comes again."""
+    runs = {f"run {number}": [1 / (epoch + number) for epoch in range(1, 6)] for number in range(1, 11)}
+    drawn, approved = losses_by_epoch(runs), APPROVED / "losses.svg"
+    if os.environ.get("APPROVE"):
+        approved.write_text(drawn)
+    assert drawn == approved.read_text()
+
+
+def test_numbers_are_written_as_readers_expect_them() -> None:
+    space = "\N{NO-BREAK SPACE}"
+    assert (percent(0.1234), percent(0.1234, 0)) == (f"12.3{space}%", f"12{space}%")
+    assert (score(0.1234, "accuracy"), score(0.12345, "log_loss")) == (f"12.3{space}%", "0.1235")
+    assert (change(0.0123, "accuracy"), change(-0.0123, "accuracy")) == ("+1.2 points", "-1.2 points")
+    assert (change(0.0123, "log_loss"), change(-0.0123, "log_loss")) == ("+0.0123", "-0.0123")
+    assert (ratio(0.12345), ratio(None)) == ("0.123", "–")  # noqa: RUF001 - a dash
+
+
+def test_the_commonest_confusions_come_first_and_right_answers_are_none() -> None:
+    metrics = a_record(("ant", "bee", "cat")).evaluation.metrics
+    metrics = replace(metrics, confusion_matrix=((9, 2, 0), (5, 9, 1), (0, 2, 9)))
+    expected = [(5, "bee", "ant"), (2, "ant", "bee"), (2, "cat", "bee"), (1, "bee", "cat")]
+    assert confusions(metrics) == expected
+    assert confusions(metrics, most=1) == expected[:1]
+
+
+def test_fifteen_confusions_are_listed() -> None:
+    metrics = a_record(("ant", "bee", "cat", "dog", "elk")).evaluation.metrics
+    assert len(confusions(replace(metrics, confusion_matrix=((1,) * 5,) * 5))) == 15
 
 
 def test_pictures_are_small_and_keep_their_proportions() -> None:
@@ -362,6 +403,11 @@ def test_run_is_gathered_from_what_its_steps_left(tmp_path: Path) -> None:
     assert isinstance(record.evaluation, Evaluation)
     # 2 s in the last attempt, 4.5 s in all of them
     assert record.seconds == {"prepare": 1.0, "train": 4.5}
+    longer = gather("a", training.uri, store.uri, seconds={**seconds, "train": 9.0})
+    assert longer.seconds["train"] == 9.0
+    # of a run that took over the model of another, which is the one that trained
+    assert gather("b", training.uri, store.uri, seconds=seconds, since="a").seconds == seconds
+    assert gather("c", training.uri, store.uri).seconds == {}
     page = render(record)
     assert "<h1>Käthe&#39;s</h1>" in page
 

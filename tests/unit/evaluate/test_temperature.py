@@ -46,6 +46,17 @@ def test_few_samples_leave_probabilities_as_they_are() -> None:
     assert fitted(logits[:0], truth[:0], TASKS["multiclass"]) == 1
 
 
+@pytest.mark.parametrize(("samples", "is_fitted"), [(19, False), (20, True)])
+def test_it_is_fitted_from_twenty_samples_on(samples: int, is_fitted: bool) -> None:
+    truth = TASKS["multiclass"].truth(np.arange(samples) % 4, 4)
+    assert (fitted(2.0 * truth, truth, TASKS["multiclass"]) != 1) is is_fitted
+
+
+def test_one_class_leaves_nothing_to_fit() -> None:
+    truth = TASKS["multiclass"].truth(np.zeros(100, np.int64), 1)
+    assert fitted(2.0 * truth, truth, TASKS["multiclass"]) == 1
+
+
 def test_a_calibrated_model_is_not_made_worse() -> None:
     """Nearly all answers right, and as sure as that: a small validation split is no reason to change it."""
     task, before, after = TASKS["multiclass"], 0.0, 0.0

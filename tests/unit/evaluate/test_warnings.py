@@ -47,6 +47,22 @@ def test_a_difference_that_few_images_make_by_chance_is_no_warning() -> None:
     assert len(list(warnings_about(views, epochs, "accuracy", 600))) == 2
 
 
+@pytest.mark.parametrize(("worse", "warned"), [(0.5, False), (0.499, True)])
+def test_a_difference_of_exactly_what_chance_makes_is_no_warning(worse: float, warned: bool) -> None:
+    """One over the square root of four images."""
+    assert bool(list(warnings_about({"plain": 1.0, "flips": worse}, [], "accuracy", 4))) is warned
+    assert bool(list(warnings_about({}, history(1.0, worse), "accuracy", 4))) is warned
+
+
+@pytest.mark.parametrize(("last", "warned"), [(0.0, False), (-0.001, True)])
+def test_a_drop_of_exactly_five_points_is_no_warning(last: float, warned: bool) -> None:
+    assert bool(list(warnings_about({}, history(0.05, last), "accuracy", 10**6))) is warned
+
+
+def test_no_validation_image_makes_any_difference_chance() -> None:
+    assert not list(warnings_about({"plain": 1.0, "flips": 0.0}, history(1.0, 0.0), "accuracy", 0))
+
+
 def test_history_of_any_content_is_read() -> None:
     """A checkpoint is not trusted: what is not a score is skipped."""
     odd = [
