@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Iterator
 from dataclasses import fields
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +18,8 @@ from ddpipe.model.torchvision_models import Lookup
 from ddpipe.train.auto import ChosenRecipe, Device, Measured, choose, wanted_weights
 from ddpipe.train.constants import FEWEST_STEPS, MOST_PASSES, SELECTION_IMAGES
 from ddpipe.train.recipe import Recipe
+
+APPROVED = Path(__file__).parents[2] / "golden" / "choices.txt"
 
 
 def data(shape: tuple[int, int, int] = (32, 32, 3), images: int = 2400, **values: Any) -> Measured:
@@ -249,3 +256,51 @@ def test_working_shape_keeps_proportions(
 
 def test_every_choosable_name_is_a_field() -> None:
     assert Recipe().automatic() <= {item.name for item in fields(Recipe)}
+
+
+NETWORKS = ("digits-cnn", "lenet", "simple-cnn", "fast-cnn", "vgg11", "vit_b_16", "resnet50", "my:net")
+OPTIMIZERS: tuple[dict[str, str], ...] = (
+    {},
+    {"optimizer": "sgd"},
+    {"optimizer": "adamw"},
+    {"optimizer": "muon"},
+)
+COUNTS = (1, 20, 144, 1499, 1500, 12_000, 50_000, 666_666, 666_667, 5_000_000)
+SHAPES = ((15, 15, 3), (16, 16, 3), (32, 32, 1), (33, 33, 1), (64, 64, 3), (65, 90, 3), (128, 129, 1))
+
+
+def by_device(device: str) -> Iterator[tuple[str, ChosenRecipe]]:
+    for name, (measured, _) in CASES.items():
+        yield f"{name}, {device}", chosen(measured, device)
+    for images in (800, 15_000, 20_000, 20_001):
+        measured = data((256, 256, 3), images, weights=FOUND)
+        yield f"{images:,} photographs, weights, {device}", chosen(measured, device)
+    for shape in SHAPES:
+        yield f"{shape}, {device}", chosen(data(shape), device)
+
+
+def by_what_is_given() -> Iterator[tuple[str, ChosenRecipe]]:
+    for network, given in product(NETWORKS, OPTIMIZERS):
+        choice = chosen(data((64, 64, 3), 9000), model=network, **given)
+        yield f"{network}, {given.get('optimizer', 'any')}", choice
+    for images in COUNTS:
+        yield f"{images:,} pictures", chosen(data((48, 48, 3), images))
+    for minutes in (0.1, 0.92, 0.93, 30):
+        yield f"{minutes} minutes", chosen(data(images=9000), minutes=minutes)
+    for processes in (1, 32, 33, 600):
+        yield f"{processes} processes", choose(data(), Device(processes=processes), Recipe())
+
+
+def test_what_is_chosen_changes_only_if_a_person_approves() -> None:
+    """An update that chooses otherwise trains other models. With APPROVE=1, what is chosen now is approved.
+
+    The cases lie on both sides of each limit, and have each family of networks with each optimizer.
+    """
+    choices = [*by_device("cpu"), *by_device("cuda"), *by_what_is_given()]
+    lines = []
+    for name, choice in choices:
+        values = {key: getattr(choice.recipe, key) for key in choice.reasons}
+        lines.append(f"{name}: {json.dumps({**values, 'test_time_views': choice.views[0]})}\n")
+    if os.environ.get("APPROVE"):
+        APPROVED.write_text("".join(lines))
+    assert "".join(lines) == APPROVED.read_text()
