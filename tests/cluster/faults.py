@@ -110,8 +110,6 @@ alike = partial(fault, is_alike=True)
 BRIEF = "echo begun; sleep 1; echo done"
 LONG = "echo begun; sleep 100"
 SOON = ("--deadlines", "hopeless=3")
-# While a webhook restarts, the API server rejects pods for that reason; the launcher gives it 90 s.
-REJECTED = ("--deadlines", "hopeless=15")
 SHORT_OUTAGE = ("--deadlines", "outage=4")
 
 
@@ -815,13 +813,13 @@ def quota_of_others(place: Place) -> Ended:
 )
 def over_quota_on(place: Place) -> Ended:
     limit_pods(place, 1)
-    return launch(place, LONG, "--preflight", "warn", *REJECTED).end()
+    return launch(place, LONG, "--preflight", "warn", *SOON).end()
 
 
 @fault("quota taken away after the preflight", code=52, words=("rejects the job's pods", "exceeded quota"))
 def quota_later(place: Place) -> Ended:
     hold = place.proxy.hold(lambda request: request.creates_job)
-    step = launch(place, LONG, *REJECTED)
+    step = launch(place, LONG, *SOON)
     assert hold.reached.wait(180), step.text
     limit_pods(place, 1)
     hold.released.set()
@@ -838,7 +836,7 @@ def quota_later(place: Place) -> Ended:
 def against_policy(place: Place) -> Ended:
     security = {"privileged": True, "allowPrivilegeEscalation": True}
     patch = {"spec": {"containers": [{"name": "pytorch", "securityContext": security}]}}
-    return launch(place, BRIEF, "--patch", json.dumps(patch), *REJECTED).end()
+    return launch(place, BRIEF, "--patch", json.dumps(patch), *SOON).end()
 
 
 @fault(

@@ -131,7 +131,7 @@ fault(
 def webhook_down(place: Place) -> Ended:
     with webhook_for_pods(place, "https://127.0.0.1:9"):
         assert eventually(lambda: is_asked(place), bool)
-        return launch(place, BRIEF, *SOON).end()
+        return launch(place, BRIEF, "--deadlines", "outage=20").end()
 
 
 fault(

@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from threading import Event
@@ -111,7 +111,7 @@ class Follower:
         self._observer = Observer(
             self.job, self.backend, self.uid, history=self._history, say=self.say, clock=self.clock
         )
-        self._patience = StallPatience(self.limits.deadlines.hopeless)
+        self._patience = StallPatience(self.limits.deadlines)
         self._progress = Progress(self.job, self.say, self.logs.reports)
 
     def follow(self) -> Ended | Resize:
@@ -272,15 +272,21 @@ class Follower:
 
     def _hopeless(self, status: JobStatus, found: Object, now: float) -> LaunchError | None:
         """The error of a state that has lasted for too long to pass by itself."""
-        stalls: Iterable[Stall] = ()
+        stalls: Sequence[Stall] = ()
         if status.phase is Phase.ACTIVE and status.stage is not Stage.FINISHED:
             events = self._observer.events_of(status, found)
-            stalls = stalls_of(self.job, self.backend, status, found, events)
+            stalls = list(stalls_of(self.job, self.backend, status, found, events))
             reason, self._warning = latest_warning(status, events)
-            if reason and reason not in self._warned:  # each reason once: there may be thousands of events
-                self._warned.add(reason)
-                self.say(self._warning)
+            self._say_once(reason, self._warning)
+            for error in (stall.error(0) for stall in stalls if stall.is_outage):
+                self._say_once(error.what, f"waiting, as {error.what}: {error.seen}")
         return self._patience.exhausted(stalls, now)
+
+    def _say_once(self, reason: str, text: str) -> None:
+        """Print a text, each reason once: there may be thousands of events."""
+        if reason and reason not in self._warned:
+            self._warned.add(reason)
+            self.say(text)
 
     def _late(self, status: JobStatus, found: Object, now: float) -> LaunchError | None:
         running = status.phase is Phase.ACTIVE and self._observer.is_current

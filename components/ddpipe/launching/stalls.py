@@ -11,6 +11,15 @@ any day. They must last six times as long, and the kubelet must have tried to pu
     0:33  ErrImagePull                             the third attempt pulls for minutes; only its end is shown
     9:20  no longer waiting                        it worked
 
+A webhook that does not answer is a part of the cluster's API that is away, and is waited for as long as the
+API server: an operator that starts again on another node takes minutes. Then pods are tried again after
+pauses that double, so that the next attempt may come as long after that as it took:
+
+    0:00  failed calling webhook    again after 0:01, 0:02, 0:04, ... 1:22
+    1:23  failed calling webhook
+    1:30  the webhook answers
+    2:46  the pods are created      the next attempt
+
 Events are evidence that expires: a pod that the operator could not create is no problem once it has created
 another one. So a rejection counts only if it is no older than the newest pod.
 """
@@ -26,6 +35,7 @@ from typing import Any
 from ddpipe.errors import ImageUnavailable, LaunchError, OperatorSilent, PodRefused
 from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.job import TrainingJob
+from ddpipe.jobs.options import Deadlines
 from ddpipe.jobs.replicas import KILLED
 from ddpipe.jobs.status import CONTAINER_TROUBLE, IMAGE_TROUBLE, JobStatus, Replica, Stage
 from ddpipe.kube.resources import Object
@@ -73,6 +83,7 @@ class Stall:
     kind: str  # stalls of several pods that are reported together have the same
     is_certain: bool | None  # whether it cannot pass by itself; None if its message does not show that
     error: Callable[[int], LaunchError]  # with the number of other pods in the same state
+    is_outage: bool = False  # whether a part of the cluster's API does not answer
     is_new_attempt: bool = True  # the end of one, rather than the wait for the next
     attempts: int = 1  # so many must have failed before an uncertain one is given up
 
@@ -96,18 +107,20 @@ class _Track:
         elif stall.is_certain is False:
             self.certain_since = None
 
-    def ends(self, stall: Stall, hopeless: float) -> float | None:
+    def ends(self, stall: Stall, limits: Deadlines) -> float | None:
         """When the job is given up if nothing changes; None if something else decides."""
         if self.certain_since is not None:
-            return self.certain_since + hopeless
-        return self.since + _DOUBT * hopeless if self.attempts >= stall.attempts else None
+            return self.certain_since + limits.hopeless
+        if stall.is_outage:
+            return self.since + limits.outage
+        return self.since + _DOUBT * limits.hopeless if self.attempts >= stall.attempts else None
 
 
 class StallPatience:
     """How long the stalls of one job have lasted."""
 
-    def __init__(self, hopeless: float) -> None:
-        self._hopeless = hopeless
+    def __init__(self, limits: Deadlines) -> None:
+        self._limits = limits
         self._tracks: dict[tuple[object, ...], _Track] = {}
         self.next: float | None = None
 
@@ -118,7 +131,7 @@ class StallPatience:
         ends: list[float] = []
         for key, stall in present.items():
             self._tracks[key].update(stall, now)
-            end = self._tracks[key].ends(stall, self._hopeless)
+            end = self._tracks[key].ends(stall, self._limits)
             if end is not None and end <= now:
                 return stall.error(sum(other.kind == stall.kind for other in present.values()) - 1)
             ends += [] if end is None else [end]
@@ -235,6 +248,7 @@ def _of_missing_pods(
             key=("rejected", len(status.replicas), newest),
             kind="rejected",
             is_certain=not _PASSING.search(message),
+            is_outage=cause is Cause.WEBHOOK_SILENT,
             error=lambda _others: rejected,
         )
 

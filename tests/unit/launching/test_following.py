@@ -466,6 +466,17 @@ def test_the_latest_rejection_counts_in_any_order_of_events() -> None:
             looked_at(*one_pod_missing(*events), job=HURRIED)
 
 
+def test_a_webhook_that_does_not_answer_is_named_once_and_waited_for() -> None:
+    said: list[str] = []
+    silent = refusal("5", 'failed calling webhook "mpod.kb.io": connection refused')
+    pictures = (*one_pod_missing(silent), 400, 198)
+    assert looked_at(*pictures, job=HURRIED, say=said.append) is None
+    assert sum(line.startswith("waiting, as the cluster rejects") for line in said) == 1
+    assert "failed calling webhook" in "".join(said)
+    with pytest.raises(PodRefused, match=r"mpod\.kb\.io"):
+        looked_at(*pictures, 2, job=HURRIED)
+
+
 def test_the_clock_of_a_stage_stands_still_while_the_server_is_away() -> None:
     followed = Followed(replace(JOB, deadlines={"finished": 0.6, "outage": 30}))
     followed.server.fail(lambda request: request.path == PODS, Unanswered("refused"), times=4)

@@ -9,13 +9,15 @@ from launch_samples import UID, a_job, a_pod, an_object
 
 from ddpipe.errors import DdpipeError, ImageUnavailable, LaunchError, PodRefused
 from ddpipe.jobs.job import TrainingJob
+from ddpipe.jobs.options import Deadlines
 from ddpipe.jobs.pytorchjob import BACKEND, status
 from ddpipe.jobs.status import IMAGE_TROUBLE
 from ddpipe.launching.stalls import Stall, StallPatience, stalls_of
 
 JOB = a_job()
-SOON, LATER = 20.0, 120.0
-"""After how many seconds a certain stall is given up, and one that may pass."""
+SOON, LATER, OUTAGE = 20.0, 120.0, 600.0
+"""After how many seconds a certain stall is given up, one that may pass, and a webhook that is away."""
+LIMITS = Deadlines(hopeless=SOON, outage=OUTAGE)
 
 
 def stalls(*pods: dict[str, Any], events: tuple[dict[str, Any], ...] = ()) -> list[Stall]:
@@ -47,7 +49,7 @@ class Watched:
     """A job that is looked at every five seconds."""
 
     def __init__(self) -> None:
-        self._patience, self.now = StallPatience(SOON), 0.0
+        self._patience, self.now = StallPatience(LIMITS), 0.0
 
     def shows(
         self, *pods: dict[str, Any], seconds: float = 5, events: tuple[dict[str, Any], ...] = ()
@@ -164,7 +166,7 @@ def test_many_pods_in_one_state_are_one_message_with_a_count() -> None:
     job = a_job(nodes=512)
     pods = [a_pod(job, f"worker-{rank}", **waiting("ErrImagePull", ABSENT)) for rank in range(512)]
     found = of_job(job, an_object(job, "Created"), *pods)
-    patience = StallPatience(SOON)
+    patience = StallPatience(LIMITS)
     patience.exhausted(found, 0)
     error = patience.exhausted(found, SOON)
     assert error is not None
@@ -211,6 +213,16 @@ def test_a_rejection_that_may_pass_is_given_longer(message: str) -> None:
     assert isinstance(watched.shows(FIRST, events=(event,)), PodRefused)
 
 
+def test_a_webhook_that_does_not_answer_is_waited_for_like_the_api_server() -> None:
+    """The operator tries again after pauses that double: within 120 s the last attempt is that of 82 s."""
+    watched = Watched()
+    event = rejection('failed calling webhook "mjobset.kb.io": connect: connection refused')
+    assert watched.shows(FIRST, events=(event,), seconds=OUTAGE) is None
+    error = watched.shows(FIRST, events=(event,))
+    assert isinstance(error, PodRefused)
+    assert "Check that its service runs" in error.do
+
+
 def test_a_pod_stuck_on_a_lost_node_is_named_in_the_end() -> None:
     error = hopeless(FIRST, events=(rejection("object is being deleted: pods already exists"),))
     assert error is not None
@@ -218,7 +230,7 @@ def test_a_pod_stuck_on_a_lost_node_is_named_in_the_end() -> None:
 
 
 def test_the_next_look_is_due_when_a_stall_has_lasted() -> None:
-    patience = StallPatience(SOON)
+    patience = StallPatience(LIMITS)
     assert patience.exhausted(stalls(FIRST, pulling(ABSENT)), 100) is None
     assert patience.next == 120
     patience.exhausted([], 110)
