@@ -3,11 +3,12 @@
     python tools/mutate.py launching storage/s3.py --sample 60 --seed 1
 
 One thing at a time is changed (a comparison, a constant, an argument, a call left out), in a copy of the
-checkout. It is tried with the files of tests that run its line: each file of the package's own tests is run
-once before, to see its lines. What they do not notice is tried with the tests of other packages that use the
-code, and then with slow ones and those that start processes. A random sample gives an estimate. What
-no test notices survives: it wants a better test, or a reason in docs/mutation.md. Messages are not changed; a
-change that makes a test hang is noticed.
+checkout. It is tried with the tests that run its line: each file of the package's own tests is run once
+before, to see the lines of each test. Processes that have torch already run them, as to import it takes
+longer than most of them. What they do not notice is tried with the tests of other packages that use the code,
+and then with slow ones and those that start processes. A random sample gives an estimate. What no test
+notices survives: it wants a better test, or a reason in docs/mutation.md. Messages are not changed; a change
+that makes a test hang is noticed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import multiprocessing
 import os
 import queue
 import random
@@ -24,8 +26,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -54,6 +58,16 @@ WITH_PROCESSES = {
     "distributed/test_strategies.py distributed/test_budget.py",
 }
 LIMIT_SECONDS = 900
+
+LARGE = ["torch", "torchvision", "scipy.stats", "sklearn.metrics", "matplotlib.figure"]
+"""What tests import and no change touches: a process imports it once, and is forked for each change."""
+
+NO_PLUGINS = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+"""With "0" torch does not import ddpipe, which would be that of this checkout."""
+
+# Of one file: the tests that run a line of the product, by the product's file; "" stands for code that runs
+# in no test, such as a fixture.
+Lines = Mapping[str, Mapping[int, Sequence[str]]]
 
 OPERATORS = {
     ast.Lt: ("<", "<="),
@@ -224,6 +238,19 @@ class Changes(ast.NodeVisitor):
         """The text of a message stays."""
 
 
+def run_tests(copy: Path, tests: Sequence[str]) -> None:
+    """End this process with the result of some tests in a copy of the checkout."""
+    os.setpgid(0, 0)  # what a hanging test started is ended with it
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):
+        os.dup2(null, stream)
+    os.chdir(copy)
+    os.environ["PYTHONPATH"] = str(copy / "components")
+    del os.environ[NO_PLUGINS]
+    sys.path.insert(0, os.environ["PYTHONPATH"])
+    sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-m", "not slow", *tests]))
+
+
 class Copy:
     """A copy of the checkout, in which one change at a time is tried."""
 
@@ -259,33 +286,50 @@ class Copy:
                 os.killpg(running.pid, signal.SIGKILL)
                 running.wait()
 
-    def lines(self, test: str) -> tuple[float, dict[str, set[int]]]:
-        """How long a file of a package's tests takes, and which lines of each file of that it runs."""
+    def lines(self, test: str) -> tuple[float, Lines]:
+        """How long a file of a package's tests takes, and which of its tests runs which lines of that."""
         package = self.product / Path(test).parts[2]  # tests/unit/PACKAGE/...
-        begin, data = time.monotonic(), self.path.with_suffix(".json")
-        measured = ("-m", "coverage", "run", f"--source={package}", f"--data-file={data}.data")
+        begin, data, settings = (
+            time.monotonic(),
+            self.path.with_suffix(".json"),
+            self.path.with_suffix(".ini"),
+        )
+        settings.write_text("[run]\ndynamic_context = test_function\n")
+        files = (f"--rcfile={settings}", f"--data-file={data}.data")
+        measured = ("-m", "coverage", "run", f"--source={package}", *files)
         if not self.pytest(test, "-m", "not slow", wrapped=measured):
             raise SystemExit(f"{test} fails on the code as it is")
         seconds = time.monotonic() - begin
-        report = (sys.executable, "-m", "coverage", "json", "-q", f"--data-file={data}.data", "-o", str(data))
+        report = (sys.executable, "-m", "coverage", "json", "-q", "--show-contexts", *files, "-o", str(data))
         subprocess.run(report, cwd=self.path, check=True)
-        files = json.loads(data.read_text())["files"]
         return seconds, {
-            str((self.path / file).relative_to(self.product)): set(found["executed_lines"])
-            for file, found in files.items()
+            str((self.path / file).relative_to(self.product)): {
+                int(line): [name and f"{test}::{name.rpartition('.')[2]}" for name in names]
+                for line, names in found["contexts"].items()
+            }
+            for file, found in json.loads(data.read_text())["files"].items()
         }
 
-    def is_noticed(self, change: Change, tests: dict[str, float]) -> bool:
-        """Whether a test fails, or hangs, with a change: the quickest file first."""
+    def pass_quickly(self, tests: Sequence[str], limit: float) -> bool:
+        """Whether tests pass, in this copy and in time, in a process that has the large libraries."""
+        running = multiprocessing.get_context("forkserver").Process(target=run_tests, args=(self.path, tests))
+        running.start()
+        running.join(limit)
+        if running.exitcode is None and running.pid:
+            os.killpg(running.pid, signal.SIGKILL)
+            running.join()
+        return running.exitcode in {0, pytest.ExitCode.NO_TESTS_COLLECTED}
+
+    def is_noticed(self, change: Change, own: Sequence[Sequence[str]], limit: float) -> bool:
+        """Whether a test fails, or hangs, with a change: the package's own first, group by group."""
         file, folder = self.product / change.file, change.file.partition("/")[0]
         others = [f"tests/unit/{name}" for name in OTHERS.get(folder, "").split()]
         with_processes = [f"tests/{name}" for name in WITH_PROCESSES.get(folder, "").split()]
         source = file.read_bytes()
         file.write_bytes(change.of(source))
         try:
-            for test in sorted(tests, key=tests.__getitem__):
-                if not self.pytest(test, "-m", "not slow", limit=60 + 5 * tests[test]):
-                    return True
+            if not all(self.pass_quickly(tests, limit) for tests in own if tests):
+                return True
             if others and not self.pytest(*others, "-m", "not slow"):
                 return True
             return bool(with_processes) and not self.pytest(*with_processes)
@@ -313,7 +357,7 @@ def measure(folder: str, modules: list[str], sample: int, seed: int, processes: 
     for number in range(processes):
         copies.put(Copy(f"{folder}-{number}"))
 
-    def see(test: str) -> tuple[str, float, dict[str, set[int]]]:
+    def see(test: str) -> tuple[str, float, Lines]:
         copy = copies.get()
         try:
             return test, *copy.lines(test)
@@ -321,13 +365,16 @@ def measure(folder: str, modules: list[str], sample: int, seed: int, processes: 
             copies.put(copy)
 
     def notice(change: Change) -> bool:
-        own = {test: took for test, took, lines in seen if change.line in lines.get(change.file, ())}
+        ran = [(test, took, lines.get(change.file, {}).get(change.line, ())) for test, took, lines in seen]
+        ran = sorted((one for one in ran if one[2]), key=lambda one: one[1])  # the quickest file first
+        tests = [name for _, _, names in ran for name in names if name]
+        whole = [test for test, _, names in ran if "" in names]
         copy = copies.get()
         try:
-            noticed = copy.is_noticed(change, own)
+            noticed = copy.is_noticed(change, (tests, whole), 60 + 5 * sum(took for _, took, _ in ran))
             if not noticed:
                 shown = change.shown((copy.product / change.file).read_bytes())
-                print(f"survived {len(own)} files of tests: {shown}\n", flush=True)  # noqa: T201
+                print(f"survived {len(tests)} tests: {shown}\n", flush=True)  # noqa: T201
             return noticed
         finally:
             copies.put(copy)
@@ -353,6 +400,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", default=os.cpu_count(), type=int)
     given = parser.parse_args()
+    forkserver.set_forkserver_preload(LARGE)
+    os.environ[NO_PLUGINS] = "0"
+    forkserver.ensure_running()
+    del os.environ[NO_PLUGINS]
     for folder in dict.fromkeys(module.partition("/")[0] for module in given.modules):
         modules = [module for module in given.modules if module.partition("/")[0] == folder]
         measure(folder, modules, given.sample, given.seed, given.processes)
