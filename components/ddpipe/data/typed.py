@@ -21,7 +21,8 @@ T = TypeVar("T")
 def typed(kind: type[T], values: object, where: str = "") -> T:
     """A frozen dataclass from an object of JSON, including nested dataclasses, tuples and mappings."""
     if not isinstance(values, Mapping):
-        raise ValueError(f"{where.removesuffix('.') or 'it'} is {_shown(values)}, not an object")  # noqa: TRY004 - a file's fault
+        name = where.removesuffix(".") or "it"
+        raise ValueError(f"{name} is {_shown(values)}, not an object")  # noqa: TRY004 - a file's fault
     hints, declared = _hints(kind), fields(kind)  # type: ignore[arg-type]
     unknown = sorted(map(str, values.keys() - {item.name for item in declared}))
     if unknown:

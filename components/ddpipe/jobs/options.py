@@ -113,7 +113,7 @@ class Deadlines:
     # How long a state must last that cannot pass by itself, such as an image that does not exist; one that
     # may pass must last six times as long.
     hopeless: float = 20
-    outage: float = 600  # how long the API server, or a webhook that it calls for pods, may not answer
+    outage: float = 600  # how long the API server, or a webhook for pods, may be away
 
 
 STAGES = tuple(stage.name for stage in fields(Deadlines))

@@ -11,14 +11,14 @@ any day. They must last six times as long, and the kubelet must have tried to pu
     0:33  ErrImagePull                             the third attempt pulls for minutes; only its end is shown
     9:20  no longer waiting                        it worked
 
-A webhook that does not answer is a part of the cluster's API that is away, and is waited for as long as the
-API server: an operator that starts again on another node takes minutes. Then pods are tried again after
-pauses that double, so that the next attempt may come as long after that as it took:
+A webhook that does not answer is a part of the cluster's API that is away: the launcher waits for it as long
+as for the API server, as an operator that starts on another node takes minutes. The operator's own next
+attempt may come as long after the webhook's return as the outage took, because its pauses double (client-go's
+default, computed from its first pause of 5 ms):
 
-    0:00  failed calling webhook    again after 0:01, 0:02, 0:04, ... 1:22
-    1:23  failed calling webhook
-    1:30  the webhook answers
-    2:46  the pods are created      the next attempt
+    0:41, 1:22    attempts fail    the webhook is away
+    1:30                           the webhook answers
+    2:44          the pods are created
 
 Events are evidence that expires: a pod that the operator could not create is no problem once it has created
 another one. So a rejection counts only if it is no older than the newest pod.
@@ -242,13 +242,14 @@ def _of_missing_pods(
     if current:
         message = current[-1]
         cause = next((cause for words, cause in _REJECTIONS.items() if words in message), Cause.UNKNOWN)
+        is_outage = cause is Cause.WEBHOOK_SILENT
         what = "the cluster rejects the job's pods"
         rejected = error_about(job, backend, PodRefused, what, message, cause)
         yield Stall(
-            key=("rejected", len(status.replicas), newest),
+            key=("rejected", is_outage, len(status.replicas), newest),
             kind="rejected",
             is_certain=not _PASSING.search(message),
-            is_outage=cause is Cause.WEBHOOK_SILENT,
+            is_outage=is_outage,
             error=lambda _others: rejected,
         )
 

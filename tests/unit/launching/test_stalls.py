@@ -223,6 +223,13 @@ def test_a_webhook_that_does_not_answer_is_waited_for_like_the_api_server() -> N
     assert "Check that its service runs" in error.do
 
 
+def test_the_time_that_a_webhook_was_away_does_not_count_for_what_comes_after_it() -> None:
+    watched, quota = Watched(), rejection("exceeded quota: small")
+    assert watched.shows(FIRST, events=(rejection("failed calling webhook"),), seconds=400) is None
+    assert watched.shows(FIRST, events=(quota,), seconds=LATER) is None
+    assert isinstance(watched.shows(FIRST, events=(quota,)), PodRefused)
+
+
 def test_a_pod_stuck_on_a_lost_node_is_named_in_the_end() -> None:
     error = hopeless(FIRST, events=(rejection("object is being deleted: pods already exists"),))
     assert error is not None
