@@ -227,8 +227,12 @@ def test_a_file_is_proved_when_a_later_write_would_show(
     assert slept == waits
 
 
-@pytest.mark.parametrize(("ahead", "taken_at_first"), [(0, 5), (1, 2), (7, 8)])
-def test_results_come_in_order_and_so_many_items_are_taken_ahead(ahead: int, taken_at_first: int) -> None:
+@pytest.mark.parametrize(
+    ("given", "taken_at_first"), [({}, 5), ({"ahead": 1}, 2), ({"ahead": 7}, 8)], ids=repr
+)
+def test_results_come_in_order_and_so_many_items_are_taken_ahead(
+    given: dict[str, int], taken_at_first: int
+) -> None:
     """Unless it is said, two for each thread."""
     taken = []
 
@@ -237,7 +241,7 @@ def test_results_come_in_order_and_so_many_items_are_taken_ahead(ahead: int, tak
             taken.append(item)
             yield item
 
-    results = prefetched(lambda item: item**2, items(), threads=2, ahead=ahead)
+    results = prefetched(lambda item: item**2, items(), threads=2, **given)
     assert (next(results), len(taken)) == (0, taken_at_first)
     assert (next(results), len(taken)) == (1, taken_at_first + 1)
     assert list(results) == [item**2 for item in range(2, 20)]
