@@ -251,6 +251,12 @@ def run_tests(copy: Path, tests: Sequence[str]) -> None:
     sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-m", "not slow", *tests]))
 
 
+def node_of(context: str, file: str) -> str:
+    """The test that ran a line, from coverage's name of it; "" for another function, such as hypothesis's."""
+    module, _, function = context.rpartition(".")
+    return f"{file}::{function}" if module.rpartition(".")[2] == Path(file).stem else ""
+
+
 class Copy:
     """A copy of the checkout, in which one change at a time is tried."""
 
@@ -289,25 +295,27 @@ class Copy:
     def lines(self, test: str) -> tuple[float, Lines]:
         """How long a file of a package's tests takes, and which of its tests runs which lines of that."""
         package = self.product / Path(test).parts[2]  # tests/unit/PACKAGE/...
-        begin, data, settings = (
-            time.monotonic(),
-            self.path.with_suffix(".json"),
-            self.path.with_suffix(".ini"),
-        )
+        data, settings = self.path.with_suffix(".json"), self.path.with_suffix(".ini")
         settings.write_text("[run]\ndynamic_context = test_function\n")
         files = (f"--rcfile={settings}", f"--data-file={data}.data")
         measured = ("-m", "coverage", "run", f"--source={package}", *files)
+        begin = time.monotonic()
         if not self.pytest(test, "-m", "not slow", wrapped=measured):
             raise SystemExit(f"{test} fails on the code as it is")
         seconds = time.monotonic() - begin
         report = (sys.executable, "-m", "coverage", "json", "-q", "--show-contexts", *files, "-o", str(data))
         subprocess.run(report, cwd=self.path, check=True)
+        found = json.loads(data.read_text())["files"]
+        names = {name for lines in found.values() for run in lines["contexts"].values() for name in run}
+        nodes = {name: node_of(name, test) for name in names}
+        # Of a test that does not exist, pytest makes an error: every change would seem to be noticed.
+        if not self.pass_quickly(["--collect-only", test, *filter(None, nodes.values())], LIMIT_SECONDS):
+            raise SystemExit(f"pytest does not find all of {sorted(nodes.values())}")
         return seconds, {
             str((self.path / file).relative_to(self.product)): {
-                int(line): [name and f"{test}::{name.rpartition('.')[2]}" for name in names]
-                for line, names in found["contexts"].items()
+                int(line): [nodes[name] for name in run] for line, run in lines["contexts"].items()
             }
-            for file, found in json.loads(data.read_text())["files"].items()
+            for file, lines in found.items()
         }
 
     def pass_quickly(self, tests: Sequence[str], limit: float) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from mutate import OTHERS, WITH_PROCESSES, Changes
+from mutate import OTHERS, WITH_PROCESSES, Changes, node_of
 
 TESTS = Path(__file__).parent.parent
 
@@ -47,3 +47,17 @@ class Given:
     most: int = 3
 """
     assert [change.new for change in Changes("a.py", source).found] == ["(3 + 1)"]
+
+
+@pytest.mark.parametrize(
+    ("context", "node"),
+    [
+        ("tests.unit.data.test_npy.test_header", "tests/unit/data/test_npy.py::test_header"),
+        ("test_npy.test_header", "tests/unit/data/test_npy.py::test_header"),
+        ("hypothesis.internal.conjecture.engine.ConjectureRunner.test_function", ""),
+        ("", ""),
+    ],
+)
+def test_a_line_is_run_by_tests_of_the_file_alone(context: str, node: str) -> None:
+    """pytest ends with an error for a test that does not exist, as if it had noticed something."""
+    assert node_of(context, "tests/unit/data/test_npy.py") == node
