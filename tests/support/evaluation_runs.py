@@ -13,6 +13,7 @@ import torch
 from samples import a_manifest, a_split, published, sample_ids, some_images, written
 from torch import nn
 
+from ddpipe.data.index import open_index
 from ddpipe.data.manifest import SPLITS, load_manifest
 from ddpipe.evaluate.evaluate import evaluate
 from ddpipe.evaluate.measure import best_thresholds, measure
@@ -62,6 +63,22 @@ def a_multilabel_dataset(
     }
     multilabel = replace(manifest, task="multilabel", classes=tuple(labels), splits=splits)
     return written(store, multilabel)
+
+
+def a_grouped_dataset(store_uri: str) -> str:
+    """The same noise; every four test samples in turn are one patient's; the manifest's URI."""
+    uri, store = a_dataset(store_uri), open_store(store_uri)
+    manifest = load_manifest(uri)
+    test, index = manifest.splits["test"], open_index(manifest, "test", store)
+    grouped = a_split(
+        test.count,
+        shards=test.shards,
+        ids=list(index.sample_ids),
+        labels=index.labels,
+        groups=[f"patient {number // 4}" for number in range(test.count)],
+        store=store,
+    )
+    return written(store, replace(manifest, splits={**manifest.splits, "test": grouped}))
 
 
 def some_labels(samples: int, labels: int) -> IntArray:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from evaluation_runs import a_dataset, a_training, a_training_record
-from samples import a_split, written
+from evaluation_runs import a_dataset, a_grouped_dataset, a_training, a_training_record
 from torch import Tensor, nn
 
-from ddpipe.data.index import open_index
-from ddpipe.data.manifest import load_manifest
 from ddpipe.data.reader import open_split
 from ddpipe.evaluate.evaluate import evaluate, score, score_views, views_of
 from ddpipe.evaluate.spec import EvaluateSpec
@@ -117,18 +113,6 @@ def test_views_and_plain_images_are_scored_in_the_same_passes(tmp_path: Path, vi
 
 def test_groups_of_the_test_split_are_resampled(tmp_path: Path) -> None:
     """From the columns of the version to the intervals and the page that shows them."""
-    store = open_store(str(tmp_path / "store"))
-    manifest = load_manifest(a_dataset(store.uri))
-    count = manifest.splits["test"].count
-    index = open_index(manifest, "test", store)
-    grouped = a_split(
-        count,
-        shards=manifest.splits["test"].shards,
-        ids=list(index.sample_ids),
-        labels=index.labels,
-        groups=[f"patient {number // 4}" for number in range(count)],
-        store=store,
-    )
-    dataset = written(store, replace(manifest, splits={**manifest.splits, "test": grouped}))
+    dataset = a_grouped_dataset(str(tmp_path / "store"))
     training, evaluation = a_training(str(tmp_path / "training"), dataset), str(tmp_path / "evaluation")
     assert evaluate(training, dataset, evaluation).metrics.groups == 10

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from evaluation_runs import a_dataset, a_multilabel_dataset, a_training, some_labels, some_logits
+from evaluation_runs import (
+    a_dataset,
+    a_grouped_dataset,
+    a_multilabel_dataset,
+    a_training,
+    some_labels,
+    some_logits,
+)
 from scipy.stats import binomtest
 
 from ddpipe.data.index import hashed
@@ -216,6 +223,16 @@ def test_the_champion_itself_is_not_better(runs: Path) -> None:
     assert (verdict.decision, verdict.source) == ("keep", "from its own evaluation")
     assert verdict.comparison
     assert (verdict.comparison.gain, verdict.comparison.samples) == (0, 37)
+
+
+def test_images_of_a_group_are_no_proof_of_their_own(runs: Path) -> None:
+    """McNemar's test takes every image for a draw of its own; of a grouped split it says nothing."""
+    dataset = a_grouped_dataset(str(runs / "store"))
+    first = _run(runs, dataset, "first")
+    _champion(runs, dataset, *first)
+    comparison = _gate(runs, dataset, _run(runs, dataset, "second", seed=1)).comparison
+    assert comparison
+    assert comparison.p_value is None
 
 
 @pytest.mark.parametrize("make", [a_dataset, pytest.param(a_multilabel_dataset, marks=pytest.mark.slow)])

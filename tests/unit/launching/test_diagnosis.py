@@ -56,9 +56,18 @@ def test_a_pod_removed_after_a_failure_is_not_its_cause(asked: str, state: dict[
     assert "deleted" not in error.seen
 
 
-def test_the_probe_for_which_a_kubelet_kills_is_named() -> None:
-    seen = a_probe_failed().seen
-    assert seen == "killed by SIGKILL (exit code 137) by its kubelet: Liveness probe failed: no heartbeat"
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [
+        ("Unhealthy", "Liveness probe failed: no heartbeat"),
+        ("Unhealthy", "Startup probe failed: no heartbeat"),
+        ("FailedPostStartHook", "PostStartHook failed"),
+    ],
+)
+def test_the_probe_or_hook_for_which_a_kubelet_kills_is_named(reason: str, message: str) -> None:
+    event = {"involvedObject": {"uid": "worker-0-uid"}, "reason": reason, "message": message}
+    seen = failure(with_kill(replica(state=ended(137)), [event])).seen
+    assert seen == f"killed by SIGKILL (exit code 137) by its kubelet: {message}"
 
 
 @pytest.mark.parametrize(
