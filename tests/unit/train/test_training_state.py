@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torchvision
 from model_packages import a_classifier, a_package
 from recipes import plain
 from samples import a_manifest, a_split, published, some_images
@@ -497,6 +498,21 @@ def test_the_views_that_were_chosen_are_kept(dataset: str, output: str, stored_v
     stored = json.loads(store.read("choice.json"))
     store.write("choice.json", json.dumps({**stored, "views": [stored_views, "why"]}).encode())
     assert choice_of(store, given, manifest, Device()).views == (kept, "why")
+
+
+def test_photographs_begin_with_the_weights_that_torch_has_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    url = torchvision.models.get_model_weights("resnet18").DEFAULT.url
+    kept = tmp_path / "checkpoints" / url.rpartition("/")[2]
+    kept.parent.mkdir()
+    kept.touch()
+    photographs = {name: [some_images(4, (80, 80, 3))] for name in SPLITS}
+    manifest = load_manifest(published(open_store(str(tmp_path / "store")), photographs))
+    choice = fresh_choice(Recipe(), manifest, Device())
+    assert (choice.recipe.model, choice.recipe.pretrained) == ("resnet18", "torchvision")
+    assert str(kept) in choice.reasons["pretrained"]
 
 
 @pytest.mark.parametrize(
