@@ -13,12 +13,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ddpipe.processes.machine import act_without, clean_up_and_leave, search_rarely
 
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+_LOOKS = 10  # seconds between two looks whether a rank that has not joined a group still can
 _WATCH = "DDPIPE_WATCH"  # seconds that ranks wait for another, at least, before it is named; 0: it never is
 
 
@@ -50,9 +52,14 @@ def watch_rank() -> None:
 
     def run() -> None:
         with suppress(Exception):  # nothing of this may reach the script
+            looks = count(1)
             while not getattr(sys.modules.get("torch.distributed"), "is_initialized", bool)():
                 if ended.wait(1):
                     return
+                if not next(looks) % _LOOKS:
+                    from ddpipe.distributed.watch import end_if_left_behind  # noqa: PLC0415 - torch
+
+                    end_if_left_behind()
             from ddpipe.distributed.watch import watch  # noqa: PLC0415 - torch
 
             watch(float(given), ended)

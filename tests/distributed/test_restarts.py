@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from processes import free_port, until
 from training_runs import RECIPE, STEPS_PER_EPOCH, digits, final, record, same_bits, trained
 
 from ddpipe.errors import ReplicaFailed
@@ -59,3 +64,58 @@ def test_the_error_is_written_into_the_file_that_is_there(tmp_path: Path) -> Non
     assert done.returncode == 1
     content = (tmp_path / "as-the-kubelet-sees-it").read_text()
     assert json.loads(content)["message"]["extraInfo"]["error"] == "Diverged"
+
+
+MEETS = """
+import os, time, torch
+from pathlib import Path
+from ddpipe.distributed import process_group
+
+Path("began-" + os.environ["RANK"]).touch()
+while os.environ["RANK"] == "1" and not Path("may-join").exists():
+    time.sleep(0.1)
+with process_group() as world:
+    print("ranks:", world.sum(torch.ones(1)).item())
+"""
+
+
+@contextmanager
+def node(number: int, port: int) -> Iterator[subprocess.Popen[str]]:
+    """torchrun with one rank of two nodes, as in a pod."""
+    meeting = ("--nnodes=2", f"--node-rank={number}", "--master-addr=127.0.0.1", f"--master-port={port}")
+    command = [sys.executable, "-m", "ddpipe.torchrun", *meeting, "--no-python", sys.executable, "-c", MEETS]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as torchrun:
+        try:
+            yield torchrun
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(torchrun.pid, signal.SIGKILL)
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_rank_whose_agent_met_one_that_has_begun_again_lets_its_node_begin_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would wait in the new agent's store for rank 0, and that agent in the same for its own."""
+    monkeypatch.chdir(tmp_path)
+    port = free_port()
+    with node(0, port) as first, node(1, port) as second:
+        until(lambda: Path("began-0").exists() and Path("began-1").exists())
+        os.killpg(first.pid, signal.SIGKILL)
+        first.wait()
+        with node(0, port) as again:
+            until(lambda: is_open(port))
+            Path("may-join").touch()
+            said, _ = second.communicate(timeout=300)
+            assert second.returncode == 1, said
+            assert "the first node has begun again since this rank's node met it" in said
+            with node(1, port) as restarted:
+                for process in (again, restarted):
+                    said, _ = process.communicate(timeout=300)
+                    assert (process.returncode, "ranks: 2.0" in said) == (0, True), said

@@ -34,8 +34,49 @@ RATIO = 20  # patience, in the longest of the last times between two collectives
 FIRST = 16  # collectives after which it is known how long they take: until then, patience is the following
 AT_FIRST = 900.0
 BUSY, RECENT = 0.05, 30  # share of a processor from which a rank is taken to work; so many looks back
+_CLOSE_WAIT = "08"  # in /proc/net/tcp: closed by the other end
 
 OWN_PATIENCE = threading.Event()  # set by a training that knows how long its ranks may wait
+
+
+def end_if_left_behind() -> None:
+    """End this rank, so that its node begins again, if the first node has begun again since both met.
+
+    torchrun's agents meet in a store of the first node's agent, and start their ranks then. All would wait:
+
+        10:00:00  agent 1 meets agent 0, and starts rank 1     rank 0 waits for a machine that is gone
+        10:00:05  rank 1 imports torch                         rank 0 fails, and agent 0 is started again
+        10:00:10  rank 1 waits in the new store for rank 0     agent 0 waits in it for agent 1
+
+    Then the connection of agent 1 to the store is closed, and its address can be connected to again.
+    """
+    given = os.environ
+    if given.get("GROUP_RANK", "0") == "0" or given.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return
+    host, port = given["MASTER_ADDR"], int(given["MASTER_PORT"])
+    with suppress(OSError):  # the agent has ended, or its store is away for a moment, or for good
+        if not _has_closed_connection(os.getppid(), port):
+            return
+        socket.create_connection((host, port), LOOK).close()
+        error = TrainingError(
+            what="a rank cannot join the others",
+            which=f"rank {given['RANK']} of {given['WORLD_SIZE']}",
+            seen="the first node has begun again since this rank's node met it, and waits for that",
+            do="Let this node begin again, too: restarts do, if they are allowed.",
+        )
+        _end(str(error))
+
+
+def _has_closed_connection(process: int, port: int) -> bool:
+    """Whether a process has a connection to this port that the other end has closed."""
+    own = {str(entry.readlink()) for entry in Path(f"/proc/{process}/fd").iterdir()}
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            _, _, remote, state, _, _, _, _, _, inode, *_ = line.split()
+            is_closed = state == _CLOSE_WAIT and int(remote.rpartition(":")[2], 16) == port
+            if is_closed and f"socket:[{inode}]" in own:
+                return True
+    return False
 
 
 def watch(patience: float, ended: threading.Event) -> None:
@@ -73,8 +114,12 @@ def watch(patience: float, ended: threading.Event) -> None:
         if called > calls:
             calls, named = called, since
             if not ended.wait(LEAVE) and store.check([f"end/{calls}"]) and _groups() == groups:
-                record(store.get(f"end/{calls}").decode(), TrainingError.exit_code, {})
-                leave(TrainingError.exit_code)
+                _end(store.get(f"end/{calls}").decode())
+
+
+def _end(error: str) -> None:
+    record(error, TrainingError.exit_code, {})
+    leave(TrainingError.exit_code)
 
 
 def _call(store: PrefixStore, number: int, waits: str, ended: threading.Event) -> None:
