@@ -286,7 +286,7 @@ class Copy:
         try:
             return running.wait(limit) in {0, pytest.ExitCode.NO_TESTS_COLLECTED}
         except subprocess.TimeoutExpired:
-            return False
+            return self.report_hang(arguments, limit)
         finally:
             if running.poll() is None:
                 os.killpg(running.pid, signal.SIGKILL)
@@ -326,7 +326,13 @@ class Copy:
         if running.exitcode is None and running.pid:
             os.killpg(running.pid, signal.SIGKILL)
             running.join()
+            return self.report_hang(tests, limit)
         return running.exitcode in {0, pytest.ExitCode.NO_TESTS_COLLECTED}
+
+    def report_hang(self, tests: Sequence[str], limit: float) -> bool:
+        """Say that tests took too long, which counts as noticed: judge it, if the machine is busy."""
+        print(f"{self.path.name}: no end within {limit:.0f} s: {' '.join(tests)}", flush=True)  # noqa: T201
+        return False
 
     def is_noticed(self, change: Change, own: Sequence[Sequence[str]], limit: float) -> bool:
         """Whether a test fails, or hangs, with a change: the package's own first, group by group."""

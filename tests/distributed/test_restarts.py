@@ -71,7 +71,9 @@ import os, time, torch
 from pathlib import Path
 from ddpipe.distributed import process_group
 
-Path("began-" + os.environ["RANK"]).touch()
+began = Path("began-" + os.environ["RANK"])
+began.with_suffix(".new").write_text(str(os.getpid()))
+began.with_suffix(".new").rename(began)
 while os.environ["RANK"] == "1" and not Path("may-join").exists():
     time.sleep(0.1)
 with process_group() as world:
@@ -108,6 +110,7 @@ def test_a_rank_whose_agent_met_one_that_has_begun_again_lets_its_node_begin_aga
     with node(0, port) as first, node(1, port) as second:
         until(lambda: Path("began-0").exists() and Path("began-1").exists())
         os.killpg(first.pid, signal.SIGKILL)
+        os.kill(int(Path("began-0").read_text()), signal.SIGKILL)  # as all of a container ends
         first.wait()
         with node(0, port) as again:
             until(lambda: is_open(port))
