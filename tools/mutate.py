@@ -330,7 +330,7 @@ class Copy:
         return running.exitcode in {0, pytest.ExitCode.NO_TESTS_COLLECTED}
 
     def report_hang(self, tests: Sequence[str], limit: float) -> bool:
-        """Say that tests took too long, which counts as noticed: judge it, if the machine is busy."""
+        """Print which tests took too long, which counts as noticed: a busy machine may be the reason."""
         print(f"{self.path.name}: no end within {limit:.0f} s: {' '.join(tests)}", flush=True)  # noqa: T201
         return False
 

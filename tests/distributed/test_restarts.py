@@ -101,7 +101,7 @@ def is_open(port: int) -> bool:
         return client.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_a_rank_whose_agent_met_one_that_has_begun_again_lets_its_node_begin_again(
+def test_a_rank_of_a_node_that_joined_before_node_0_restarted_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else it would wait in the new agent's store for rank 0, and that agent in the same for its own."""
@@ -117,7 +117,7 @@ def test_a_rank_whose_agent_met_one_that_has_begun_again_lets_its_node_begin_aga
             Path("may-join").touch()
             said, _ = second.communicate(timeout=300)
             assert second.returncode == 1, said
-            assert "the first node has begun again since this rank's node met it" in said
+            assert "node 0 restarted after this rank's node had joined it" in said
             with node(1, port) as restarted:
                 for process in (again, restarted):
                     said, _ = process.communicate(timeout=300)

@@ -40,12 +40,12 @@ OWN_PATIENCE = threading.Event()  # set by a training that knows how long its ra
 
 
 def end_if_left_behind() -> None:
-    """End this rank, so that its node begins again, if the first node has begun again since both met.
+    """End this rank, so that its node restarts, if node 0 has restarted since the rendezvous of both.
 
-    torchrun's agents meet in a store of the first node's agent, and start their ranks then. All would wait:
+    torchrun's agents join in a store of node 0's agent, and start their ranks then. All would wait:
 
-        10:00:00  agent 1 meets agent 0, and starts rank 1     rank 0 waits for a machine that is gone
-        10:00:05  rank 1 imports torch                         rank 0 fails, and agent 0 is started again
+        10:00:00  agent 1 joins agent 0, and starts rank 1     rank 0 waits for a machine that is gone
+        10:00:05  rank 1 imports torch                         rank 0 fails, and agent 0 restarts
         10:00:10  rank 1 waits in the new store for rank 0     agent 0 waits in it for agent 1
 
     Then the connection of agent 1 to the store is closed, and its address can be connected to again.
@@ -61,8 +61,8 @@ def end_if_left_behind() -> None:
         error = TrainingError(
             what="a rank cannot join the others",
             which=f"rank {given['RANK']} of {given['WORLD_SIZE']}",
-            seen="the first node has begun again since this rank's node met it, and waits for that",
-            do="Let this node begin again, too: restarts do, if they are allowed.",
+            seen="node 0 restarted after this rank's node had joined it, and waits for this node",
+            do="Restart this node; if restarts are allowed, this happens by itself.",
         )
         _end(str(error))
 
