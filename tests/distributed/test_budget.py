@@ -25,7 +25,8 @@ def test_ranks_decide_alike_and_a_resumed_training_keeps_the_budget(tmp_path: Pa
     ended = run(dataset, output, BUDGET, ranks=2, meddling=[SecondsOfAStep(STEP_SECONDS), stop])
     assert ended.codes == [Interrupted.exit_code] * 2
     stopped = final(output)
-    assert 5 <= stopped.step <= 7, "ranks poll before steps 0, 2, 6, or more often"
+    # Ranks poll before step 0, and after a poll before step p at the latest before step 2 p + 2.
+    assert 5 <= stopped.step <= 12
     assert stopped.schedule[0][1] > stopped.schedule[-1][1] > stopped.step
     assert run(dataset, output, BUDGET, ranks=2, meddling=[SecondsOfAStep(STEP_SECONDS)]).codes == [0, 0]
     done = record(output)
