@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property, wraps
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from ddpipe import form, workflow
 from ddpipe.data.versions import address
@@ -25,8 +25,7 @@ from ddpipe.jobs import LOCAL
 from ddpipe.jobs.job import Owner
 from ddpipe.parameters import Between, Parameters, declared, parameter, with_declared
 from ddpipe.prepare.spec import PrepareSpec
-from ddpipe.processes.machine import on_stop
-from ddpipe.runs import Run, RunOptions, removed_if_rejected
+from ddpipe.runs import Run, RunOptions, removed_if_rejected, working_in
 from ddpipe.steps import (
     EVALUATE,
     EXPORT,
@@ -37,8 +36,7 @@ from ddpipe.steps import (
     StoreOptions,
     TrainOptions,
 )
-from ddpipe.storage import open_store, read_uri
-from ddpipe.storage.lease import lease
+from ddpipe.storage import read_uri
 from ddpipe.train.recipe import Recipe, StartingRecipe
 from ddpipe.tune.study import best_recipe
 from ddpipe.validation import RunSettings, checked
@@ -289,8 +287,8 @@ def train_alone(given: RunSettings) -> tuple[Run, dict[str, Any]]:
     run = given.of(RunOptions).named or Run.named(given["runs"], timed_name(title))
     recipe, options, reuse = chosen_recipe(given), given.of(TrainOptions), given["if_unchanged"] == REUSE
     # On a cluster, the name of the job already makes it unique.
-    alone = lease(open_store(run.uri)) if options.backend == LOCAL else nullcontext()
-    with removed_if_rejected(run.uri), alone:
+    is_here = options.backend == LOCAL
+    with working_in(run.uri, what="the training") if is_here else removed_if_rejected(run.uri):
         return run, workflow.train(run, dataset, recipe, options, given.of(Owner), reuse=reuse)
 
 
@@ -341,12 +339,9 @@ class RunPlan:
         """Run all steps in this process; training ranks are child processes, which end with it."""
         from ddpipe.summary import summary
 
-        written = [self.run.uri, *([self.data.store] if isinstance(self.data, PrepareSpec) else [])]
-        with removed_if_rejected(*written):
-            for folder in written:
-                open_store(folder).check_writable()
-            with on_stop(self._stop), lease(open_store(self.run.uri)):
-                self._steps()
+        others = [self.data.store] if isinstance(self.data, PrepareSpec) else []
+        with working_in(self.run.uri, *others, what="the run"):
+            self._steps()
         return summary(self.run)
 
     def _steps(self) -> None:
@@ -360,11 +355,3 @@ class RunPlan:
         if self.gate.gate_model and not workflow.gate(run, dataset, self.gate).promoted:
             return
         workflow.export(run, dataset, network)
-
-    def _stop(self) -> NoReturn:
-        raise Interrupted(
-            what="the run was interrupted",
-            which=self.run.uri,
-            seen="a stop signal arrived between two checkpoints",
-            do="Run the same command again to resume from the last one.",
-        )

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from ddpipe.errors import (
     CorruptObject,
@@ -26,8 +26,10 @@ from ddpipe.errors import (
     check_schema,
 )
 from ddpipe.parameters import Parameters, parameter
+from ddpipe.processes.machine import on_stop
 from ddpipe.storage import Store, open_store
 from ddpipe.storage.base import LEASE, held_folders
+from ddpipe.storage.lease import lease
 from ddpipe.tracker import tracked
 
 _log = logging.getLogger(__name__)
@@ -237,6 +239,25 @@ def runs_in(folder: str, count: int) -> list[tuple[Run, datetime]]:
                 begun[name] = min(item.modified, begun.get(name, item.modified))
     newest = sorted(begun, key=lambda name: begun[name], reverse=True)[:count]
     return [(Run.named(folder, name), begun[name]) for name in newest]
+
+
+@contextmanager
+def working_in(folder: str, *others: str, what: str) -> Iterator[None]:
+    """Let no other process work in a folder, which can be written to, as others can; a stop is an error."""
+
+    def stop() -> NoReturn:
+        raise Interrupted(
+            what=f"{what} was interrupted",
+            which=folder,
+            seen="a stop signal arrived; what it had finished is saved",
+            do="Run the same command again to resume.",
+        )
+
+    with removed_if_rejected(folder, *others):
+        for one in (folder, *others):
+            open_store(one).check_writable()
+        with on_stop(stop), lease(open_store(folder)):
+            yield
 
 
 @contextmanager

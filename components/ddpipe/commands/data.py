@@ -42,7 +42,7 @@ _SHOWN = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GcOptions(Parameters):
+class CleanUpOptions(Parameters):
     """Which shards may be deleted."""
 
     what: ClassVar[str] = "the store cannot be cleaned up"
@@ -240,7 +240,7 @@ def remove_command(dataset: str, store: str, runs: str) -> None:
 
 @data_command.command("clean-up")
 @store_option
-@options(GcOptions)
+@options(CleanUpOptions)
 @runs_option
 @click.option("--delete", is_flag=True, help="Delete; without this option, only list what would be deleted.")
 @json_option
@@ -250,7 +250,7 @@ def clean_up_command(store: str, runs: str, grace: float, delete: bool) -> None:
     What killed processes did not finish writing, also in the runs, counts after a day: hidden files of a
     folder, and uploads to a bucket.
     """
-    GcOptions(grace=grace).validated()
+    CleanUpOptions(grace=grace).validated()
     from ddpipe.model.history import leftovers
 
     place, now = existing_store(store), datetime.now(UTC)

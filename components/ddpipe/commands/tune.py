@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -29,15 +29,14 @@ from ddpipe.commands.run_steps import with_path
 from ddpipe.commands.step import step_command
 from ddpipe.data.manifest import load_manifest
 from ddpipe.data.versions import address
-from ddpipe.errors import Interrupted, OutputMissing, ParameterError
+from ddpipe.errors import OutputMissing, ParameterError
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.jobs.experiment import RESOURCE, TRIAL, Best, SearchPlan, best_of, counts_of, experiment
 from ddpipe.jobs.job import Owner, TrainingJob, training_command
 from ddpipe.jobs.options import JobOptions, Restart
 from ddpipe.model.tasks import TASKS
 from ddpipe.prepare.spec import PrepareSpec
-from ddpipe.processes.machine import on_stop
-from ddpipe.runs import Run, RunOptions, removed_if_rejected
+from ddpipe.runs import Run, RunOptions, working_in
 from ddpipe.search import MAX_FAILED, SearchOptions
 from ddpipe.search.space import (
     check_katib,
@@ -48,8 +47,7 @@ from ddpipe.search.space import (
     trial_template,
 )
 from ddpipe.steps import TUNE, StoreOptions, TrainOptions
-from ddpipe.storage import open_store, write_uri
-from ddpipe.storage.lease import lease
+from ddpipe.storage import write_uri
 from ddpipe.train.recipe import Recipe, StartingRecipe
 from ddpipe.tune.study import BEST, Study, StudyOptions, recipe_text, winner_json
 from ddpipe.validation import RunSettings
@@ -235,20 +233,9 @@ def tune_here(
     from ddpipe.prepare.prepare import prepare
     from ddpipe.tune.searching import tune
 
-    def stop() -> NoReturn:
-        raise Interrupted(
-            what="the study was interrupted",
-            which=str(study.folder),
-            seen="a stop signal arrived; its trials are saved",
-            do="Run the same command again to continue.",
-        )
-
-    folder = str(study.folder)
-    with removed_if_rejected(folder):
-        open_store(folder).check_writable()
-        with on_stop(stop), lease(open_store(folder)):
-            dataset = data if isinstance(data, str) else prepare(data).manifest_uri
-            found = tune(study, dataset, recipe, search, training.processes_per_pod)
-            won = study.run(found.best.number)
-            finished = RunPlan(won, dataset, found.recipe, training, evaluation).carry_out()
+    with working_in(str(study.folder), what="the study"):
+        dataset = data if isinstance(data, str) else prepare(data).manifest_uri
+        found = tune(study, dataset, recipe, search, training.processes_per_pod)
+        won = study.run(found.best.number)
+        finished = RunPlan(won, dataset, found.recipe, training, evaluation).carry_out()
     return found, finished

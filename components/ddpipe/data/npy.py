@@ -92,29 +92,21 @@ def _fitting(shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> int:
 
 def mapped(path: Path) -> mmap.mmap:
     """A file's content, read-only; of an empty file no bytes can be read."""
-    _raise_limit()
+    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != most:  # each shard needs one
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     try:
         with path.open("rb") as file:
             if sys.version_info >= (3, 13):
                 return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ, trackfd=False)
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         many = isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}
         raise DatasetError(
             what="a file of a dataset cannot be opened",
             which=str(path),
-            seen=f"{error.strerror} (limit: {soft} open files)"
-            if isinstance(error, OSError) and many
-            else str(error),
+            seen=f"{error} (limit: {most} open files)" if many else str(error),
             do="Allow this process more open files (`ulimit -n`): each shard needs one."
             if many
             else "Run the same `ddpipe prepare` again with --verify: it writes damaged files again.",
         ) from error
-
-
-def _raise_limit() -> None:
-    """Allow this process as many open files as it may have."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -175,26 +175,22 @@ def conclude(engine: Engine, state: RunState) -> None:
     """Nothing if a run that is over succeeded."""
     if state.state == SUCCEEDED:
         return
-    which = f"{state.name} ({state.id})"
-    if state.stopped:
-        seen = " ".join(["it was stopped", *(f"at step {step.name}" for step in state.failed[:1])])
-        removed = [_tail(engine, state.id, step) for step in state.steps if step.name == _CLEAN_UP]
-        raise RunStopped(
-            what="the run did not succeed",
-            which=which,
-            seen=f"{seen}; {_CLEAN_UP} wrote:\n{removed[0]}" if removed else seen,
-            do=f"To continue from the last checkpoint: ddpipe runs retry {state.id}",
-        )
     step = next(iter(state.failed), None)
-    if step is None:
-        seen = state.error or f"it ended {state.state}, and no step reports why"
-    else:
+    kind = RunStopped if state.stopped else RunFailed
+    when = "To continue from the last checkpoint" if state.stopped else "After fixing the cause"
+    if state.stopped:
+        removed = [_tail(engine, state.id, last) for last in state.steps if last.name == _CLEAN_UP]
+        seen = f"it was stopped at step {step.name}" if step else "it was stopped"
+        seen += f"; {_CLEAN_UP} wrote:\n{removed[0]}" if removed else ""
+    elif step:
         seen = f"step {step.name} failed; the end of its log:\n{_tail(engine, state.id, step)}"
-    raise RunFailed(
+    else:
+        seen = state.error or f"it ended {state.state}, and no step reports why"
+    raise kind(
         what="the run did not succeed",
-        which=which,
+        which=f"{state.name} ({state.id})",
         seen=seen,
-        do=f"After fixing the cause: ddpipe runs retry {state.id}",
+        do=f"{when}: ddpipe runs retry {state.id}",
     )
 
 

@@ -214,7 +214,8 @@ def current_and_replaced(
     """The current pod of each number, in order; and those that still exist although another replaced them."""
     present: dict[int, Replica] = {}
     replaced: list[Replica] = []
-    for pod in sorted(pods, key=_age):
+    # Of pods created in the same second, one that has ended is the older one.
+    for pod in sorted(pods, key=lambda pod: (pod["metadata"]["creationTimestamp"], not _is_over(pod))):
         index = int(pod["metadata"]["annotations"][INDEX])
         if index in present:
             replaced.append(present[index])
@@ -227,8 +228,3 @@ def stage_of(replicas: Sequence[Replica], nodes: int, *, is_taken_up: bool) -> S
     if len(replicas) >= nodes:
         return min(replica.stage for replica in replicas)
     return Stage.SCHEDULED if replicas or is_taken_up else Stage.RECONCILED
-
-
-def _age(pod: Object) -> tuple[str, bool]:
-    """Older pods first; of pods created in the same second, one that has ended first."""
-    return pod["metadata"]["creationTimestamp"], not _is_over(pod)

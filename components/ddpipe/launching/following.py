@@ -247,7 +247,9 @@ class Follower:
         """The end, once the last states of the pods are known too."""
         missing = self._history.missing(found, status) if status.phase is Phase.SUCCEEDED else 0
         is_late = missing > 0 or not self._observer.is_current
-        if (self._is_complete(status) and not missing) or self.limits.has_settled(now, reconnecting=is_late):
+        has_failed = status.phase is Phase.FAILED
+        is_known = self._history.has_failures if has_failed else all(one.over for one in status.replicas)
+        if (is_known and not missing) or self.limits.has_settled(now, reconnecting=is_late):
             if missing:
                 seen = f"{missing} of {self.job.nodes} pods were not seen to succeed"
                 status = replace(status, phase=Phase.FAILED, message=seen)
@@ -264,11 +266,6 @@ class Follower:
             deleted=deleted,
             found=found,
         )
-
-    def _is_complete(self, status: JobStatus) -> bool:
-        if status.phase is Phase.FAILED:
-            return self._history.has_failures
-        return all(replica.over for replica in status.replicas)
 
     def _hopeless(self, status: JobStatus, found: Object, now: float) -> LaunchError | None:
         """The error of a state that has lasted for too long to pass by itself."""

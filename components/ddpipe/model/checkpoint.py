@@ -122,7 +122,7 @@ class TrainingAttempt:
     def save(self, checkpoint: Checkpoint, *, best: bool = False) -> Saved:
         """Write a checkpoint unless it is there, then the pointer to it, then delete those no longer kept."""
         stored = [item.key for item in self._store.list(_FOLDER)]
-        self._check_newest(stored)
+        self.check_newest(stored)
         for one in self.saved:
             if one.step == checkpoint.step and (one.best or not best):
                 return one
@@ -157,10 +157,6 @@ class TrainingAttempt:
         pointer = {"schema": SCHEMA, "checkpoints": [asdict(one) for one in self.saved]}
         self._store.write(f"{self.folder}{_POINTER}", json.dumps(pointer).encode())
 
-    def check_newest(self) -> None:
-        """Raise CheckpointError if another process has taken over this training."""
-        self._check_newest([item.key for item in self._store.list(_FOLDER)])
-
     def _kept(self, new: Saved) -> tuple[Saved, ...]:
         # A checkpoint that is no longer the best is still one of the last.
         others = [replace(one, best=one.best and not new.best) for one in self.saved if one.step != new.step]
@@ -176,7 +172,9 @@ class TrainingAttempt:
                 do="Name an output that all machines see: a bucket, or a folder on a shared volume.",
             )
 
-    def _check_newest(self, stored: Sequence[str]) -> None:
+    def check_newest(self, stored: Sequence[str] = ()) -> None:
+        """Raise CheckpointError if another process has taken over this training; `stored` saves a request."""
+        stored = stored or [item.key for item in self._store.list(_FOLDER)]
         newest = max(_attempts(stored), default=(0, self._name))[1]
         if _order(newest) > _order(self._name):
             raise CheckpointError(

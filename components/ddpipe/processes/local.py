@@ -122,7 +122,8 @@ def _first_error(
     causes = [error for error in raised if type(error) not in {TrainingError, Interrupted}]
     if causes:
         return causes[0]
-    last_lines = "its last lines are above" if is_shown else f"last lines:\n{_tail(stderr)}"
+    end = "\n".join(stderr.splitlines()[-_LAST_LINES:])
+    last_lines = "its last lines are above" if is_shown else f"last lines:\n{end}"
     killed = Killed(0, name_of(-code)) if alone and code < 0 else first_killed(stderr)
     if killed and not is_stopped:
         return ReplicaFailed(
@@ -151,7 +152,7 @@ def _first_error(
     return ReplicaFailed(
         what="the processes did not run",
         which="torchrun on this machine",
-        seen=f"exit code {code}; its last lines:\n{_tail(stderr)}",
+        seen=f"exit code {code}; its last lines:\n{end}",
         do="Look for the first error among these lines.",
     )
 
@@ -168,7 +169,3 @@ def _error(path: Path) -> DdpipeError:
         seen=f"{message['message']}\n{details['py_callstack']}",
         do="The last of these lines is where it failed; if it is one of ddpipe's, report all of them.",
     )
-
-
-def _tail(text: str) -> str:
-    return "\n".join(text.splitlines()[-_LAST_LINES:])

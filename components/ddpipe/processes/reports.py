@@ -70,7 +70,7 @@ def report(step: float | None = None, of: float | None = None, **metrics: float)
                 so_far = _own_reports.now(time.time())
                 status.put(so_far.percent, so_far.seconds_left, so_far.metrics)
                 if is_last:
-                    status.finish()
+                    status.post()
 
 
 def report_line(numbers: Mapping[str, float | None]) -> str:

@@ -51,16 +51,13 @@ class TrainJobStatus:
         self._newest = percent, seconds_left, metrics
         self._is_new.set()
 
-    def finish(self) -> None:
-        """Post what is not posted yet, before the process ends."""
-        self._post()
-
     def _post_each(self) -> None:
         while self._is_new.wait():
-            self._post()
+            self.post()
             time.sleep(self._pause)
 
-    def _post(self) -> None:
+    def post(self) -> None:
+        """Post what is not posted yet."""
         with self._posting:
             if not self._is_new.is_set():
                 return

@@ -150,10 +150,6 @@ class _RecipeBuilder:
             self.reasons[name] = why
 
     @property
-    def has_weights(self) -> bool:
-        return self.recipe.has_pretrained
-
-    @property
     def family(self) -> constants.Family:
         """Of the network, by its name; what a function of the user's own gives is not known."""
         name = self.recipe.model
@@ -182,7 +178,7 @@ def _network(builder: _RecipeBuilder) -> None:
     data = builder.data
     if data.network:
         builder.set("model", data.network, "the network of the weights to start from")
-    elif builder.has_weights:
+    elif builder.recipe.has_pretrained:
         builder.set("model", constants.USUAL_NETWORK, "the smallest common network with pretrained weights")
     elif data.side < constants.FAST_CNN_SIDE:
         builder.set("model", "digits-cnn", f"images of {data.side} pixels need a small network")
@@ -208,7 +204,7 @@ def _too_few_for_wide(builder: _RecipeBuilder) -> str:
 def _resolution(builder: _RecipeBuilder) -> None:
     data = builder.data
     device = builder.device.kind
-    side = (constants.PRETRAINED_SIDES if builder.has_weights else constants.SIDES)[device]
+    side = (constants.PRETRAINED_SIDES if builder.recipe.has_pretrained else constants.SIDES)[device]
     if data.network_side:
         seen = data.network_side if data.network_side < data.side else 0
         builder.set("resolution", seen, "the size of images that the weights to start from know")
@@ -217,7 +213,11 @@ def _resolution(builder: _RecipeBuilder) -> None:
     elif data.side <= side:
         builder.set("resolution", 0, f"images of {data.side} pixels are small enough")
     else:
-        why = "pretrained weights" if builder.has_weights else f"{data.images:,} images from random weights"
+        why = (
+            "pretrained weights"
+            if builder.recipe.has_pretrained
+            else f"{data.images:,} images from random weights"
+        )
         builder.set("resolution", side, f"detail beyond it costs more than it helps with {why} on {device}")
 
 
@@ -233,10 +233,10 @@ def _batch(builder: _RecipeBuilder) -> None:
 
 def _optimizer(builder: _RecipeBuilder) -> None:
     family, data, network = builder.family, builder.data, builder.recipe.model
-    builder.set("optimizer", "sgd" if builder.has_weights else family.optimizer, f"suits {network}")
+    builder.set("optimizer", "sgd" if builder.recipe.has_pretrained else family.optimizer, f"suits {network}")
     how, batch = builder.recipe.optimizer, builder.recipe.batch_size
     rate = family.rates[how] * (batch / family.batch) ** (family.power if how == "sgd" else 0.5)
-    if builder.has_weights:
+    if builder.recipe.has_pretrained:
         rate *= constants.PRETRAINED_RATE
     builder.set("learning_rate", float(f"{rate:.2g}"), f"suits {how}, {network} and batches of {batch}")
     smooths = data.task == "multiclass" and not is_own_function(builder.recipe.loss)
@@ -249,7 +249,7 @@ def _epochs(builder: _RecipeBuilder) -> None:
     data, batch = builder.data, builder.recipe.batch_size
     height, width, _ = working_shape(data.shape, builder.recipe.resolution)
     epochs = epochs_for(
-        data.images, height * width, batch, builder.device.kind, has_weights=builder.has_weights
+        data.images, height * width, batch, builder.device.kind, has_weights=builder.recipe.has_pretrained
     )
     steps = -(-data.images // batch)
     minutes = builder.recipe.minutes
@@ -318,7 +318,7 @@ def _views(builder: _RecipeBuilder) -> tuple[str, str]:
 
 
 def _advice(builder: _RecipeBuilder) -> str:
-    if _against_pretrained(builder.data) or builder.has_weights or builder.recipe.warm_start:
+    if _against_pretrained(builder.data) or builder.recipe.has_pretrained or builder.recipe.warm_start:
         return ""
     return (
         f"trained from random weights; with {builder.data.images:,} photographs, pretrained weights usually "

@@ -131,7 +131,7 @@ class Journal:
     def close(self) -> None:
         """Close the terminal's progress bar and the files, and bring the TrainJob's status up to date."""
         if self._status:
-            self._status.finish()
+            self._status.post()
         self._events.close()
         self._bar.close()
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import click
 
@@ -25,11 +25,10 @@ from ddpipe import workflow
 from ddpipe.errors import DdpipeError, Interrupted, NoSuchObject, ReplicaFailed, from_dict
 from ddpipe.jobs.job import Owner
 from ddpipe.model.training_record import METRICS
-from ddpipe.processes.machine import act_without, clean_up_and_leave, cpus, leave, on_stop, search_rarely
-from ddpipe.runs import Run
+from ddpipe.processes.machine import act_without, clean_up_and_leave, cpus, leave, search_rarely
+from ddpipe.runs import Run, working_in
 from ddpipe.steps import TrainOptions
 from ddpipe.storage import open_store
-from ddpipe.storage.lease import lease
 from ddpipe.tracker import GIVEN
 from ddpipe.train.recipe import Recipe
 
@@ -147,16 +146,7 @@ def main(run: str, dataset: str, recipe: str, processes: int) -> None:
 
 def train(run: Run, dataset: str, recipe: Recipe, processes: int) -> None:
     """Train the run, or resume it."""
-
-    def stop() -> NoReturn:
-        raise Interrupted(
-            what="the trial was interrupted",
-            which=run.uri,
-            seen="a stop signal arrived before the training",
-            do="Run the command of the study again to resume.",
-        )
-
-    with on_stop(stop), lease(open_store(run.uri)):
+    with working_in(run.uri, what="the trial"):
         if not run.facts("prepare"):
             workflow.use(run, dataset)
         workflow.train(run, dataset, recipe, TrainOptions(processes=processes), Owner())

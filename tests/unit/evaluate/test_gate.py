@@ -259,6 +259,8 @@ def test_the_logits_of_a_champion_are_those_over_its_temperature(runs: Path) -> 
     manifest, samples = load_manifest(dataset), open_split(dataset, "test")
     logits, _ = logits_of_champion(warm, manifest, samples, "test")
     np.testing.assert_array_equal(logits, expected)
+    unnamed = dataclasses.replace(warm, lineage={})
+    assert logits_of_champion(unnamed, manifest, samples, "test")[1] == "computed again from its ONNX model"
     open_store(first[1]).delete("evaluation.json")
     again, source = logits_of_champion(warm, manifest, samples, "test")
     assert source == "computed again from its ONNX model"

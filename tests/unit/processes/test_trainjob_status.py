@@ -80,7 +80,7 @@ def test_only_the_newest_of_many_reports_is_posted_with_the_token_of_now(
     for number in range(1000):  # nobody waits for a controller that does not answer
         status.put(number / 10, 7.4, {})
     server.may_answer.set()
-    status.finish()
+    status.post()
     assert [(token, one["progressPercentage"]) for token, one in server.posted] == [
         ("Bearer first", 1),
         ("Bearer second", 99),
@@ -93,7 +93,7 @@ def test_a_controller_that_is_away_is_reported_once(server: Server, caplog: pyte
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             status.put(1.0, None, {})
-            status.finish()
+            status.post()
     assert len(caplog.records) == 1
     assert "the status of the TrainJob is not updated" in caplog.text
     assert "training continues" in caplog.text
