@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 from samples import a_manifest, a_split
 
-from ddpipe.data.manifest import SCHEMA, DatasetManifest, ShardRef, load_manifest, manifest_key, store_of
+from ddpipe.data.manifest import (
+    LARGEST_IMAGE,
+    SCHEMA,
+    DatasetManifest,
+    ShardRef,
+    load_manifest,
+    manifest_key,
+    store_of,
+)
 from ddpipe.errors import DatasetError, NoSuchObject
 from ddpipe.storage import open_store
 
@@ -49,6 +57,11 @@ def test_the_id_is_the_hash_of_the_file_and_of_nothing_else(tmp_path: Path) -> N
     assert hashlib.sha256(Path(uri).read_bytes()).hexdigest() == manifest.dataset_id
     assert a_manifest().dataset_id == manifest.dataset_id
     assert a_manifest(seed=1).dataset_id != manifest.dataset_id
+
+
+def test_an_image_may_have_as_many_values_as_the_limit_says() -> None:
+    largest = (LARGEST_IMAGE, 1, 1)
+    assert DatasetManifest.from_json(a_manifest(shape=largest).to_json()).shape == largest
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -196,6 +197,18 @@ def test_a_damaged_proof_proves_nothing(left: str, tmp_path: Path) -> None:
         proof.write_text(left)
     open_split(uri, "train", tmp_path)
     assert {proof: proof.read_text() for proof in whole} == whole
+
+
+def test_a_disk_too_full_for_a_proof_does_not_keep_a_file_from_being_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = _dataset(str(tmp_path / "store"))
+
+    def write_text(path: Path, _text: str) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(Path, "write_text", write_text)
+    assert len(open_split(uri, "train", tmp_path)) == 7
 
 
 def test_a_store_on_disk_is_read_without_a_writable_cache(tmp_path: Path) -> None:
