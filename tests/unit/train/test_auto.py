@@ -235,9 +235,10 @@ def test_weights_are_looked_for_where_they_would_help(
     assert wanted_weights(measured, Recipe(**given)) == network
 
 
-def test_a_warm_start_sees_images_of_its_own_size() -> None:
-    measured = data((256, 256, 3), network="fast-cnn", network_side=96)
-    assert chosen(measured, warm_start="runs/first/model").recipe.resolution == 96
+@pytest.mark.parametrize(("side", "resolution"), [(256, 96), (97, 96), (96, 0), (64, 0)])
+def test_a_warm_start_sees_no_larger_images_than_its_own(side: int, resolution: int) -> None:
+    measured = data((side, side, 3), network="fast-cnn", network_side=96)
+    assert chosen(measured, warm_start="runs/first/model").recipe.resolution == resolution
 
 
 @pytest.mark.parametrize(

@@ -129,9 +129,10 @@ def test_a_shifted_image_is_the_image_elsewhere() -> None:
     assert len(places) > 30
 
 
-def test_a_hole_is_gray_and_as_large_as_asked_for() -> None:
+@pytest.mark.parametrize("how", [Augmentation(cutout=1 / 4), ALL], ids=["alone", "with others"])
+def test_a_hole_is_gray_and_as_large_as_asked_for(how: Augmentation) -> None:
     black = np.zeros_like(IMAGES)
-    holes = augmented(black, Augmentation(cutout=1 / 4), 0, 0, SAMPLES) == GRAY
+    holes = augmented(black, how, 0, 0, SAMPLES) == GRAY
     assert (holes.sum(axis=(1, 2, 3)) == 8 * 8 * 3).all()
 
 
