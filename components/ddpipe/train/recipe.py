@@ -103,12 +103,10 @@ FORMER: Mapping[str, Any] = {
     "mixing_alpha": 1.0,
     "full_resolution_from": 0.5,
     "frozen_epochs": 0,
-    "keep_checkpoints": 2,
-    "node_hour_price": 0.0,
 }
 """Former hyperparameters, which stored recipes still name, and the value that each now has for good."""
 
-_WITHOUT_EFFECT = ("keep_checkpoints", "node_hour_price")  # those that never shaped a model
+_WITHOUT_EFFECT = ("keep_checkpoints", "node_hour_price")  # others, which never shaped a model
 
 AT_FIRST: Mapping[str, Any] = {
     "pretrained": NONE,
@@ -149,7 +147,7 @@ def as_today(stored: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": CROSS_ENTROPY} | {  # which was the only one before it had a name
         name: AUTO if name in numbers and value == _ONCE_AUTO else value
         for name, value in stored.items()
-        if name not in FORMER or not (name in _WITHOUT_EFFECT or value == FORMER[name])
+        if name not in _WITHOUT_EFFECT and (name not in FORMER or value != FORMER[name])
     }
 
 

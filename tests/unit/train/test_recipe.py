@@ -22,7 +22,7 @@ def test_a_recipe_survives_json() -> None:
 
 
 def test_a_stored_recipe_may_name_former_hyperparameters(caplog: pytest.LogCaptureFixture) -> None:
-    stored = {**Recipe(epochs=3).to_dict(), **FORMER}
+    stored = {**Recipe(epochs=3).to_dict(), **FORMER, "keep_checkpoints": 2, "node_hour_price": 0.0}
     assert as_today(stored) == Recipe(epochs=3).to_dict()
     assert Recipe.from_dict(stored) == Recipe(epochs=3)
     assert not caplog.text

@@ -341,7 +341,7 @@ def change(output: str, more: dict[str, object], without: str = "") -> None:
 
 def test_a_checkpoint_may_name_former_hyperparameters(dataset: str, output: str) -> None:
     interrupted(4, dataset, output, RECIPE)
-    change(output, dict(FORMER))
+    change(output, {**FORMER, "keep_checkpoints": 5})
     train(dataset, output, RECIPE)
     assert record(output)["resumed_from"] == 4
 
