@@ -28,6 +28,7 @@ from ddpipe.distributed.group import World
 from ddpipe.errors import CheckpointError, DatasetError, Diverged, StoreError, Unreachable
 from ddpipe.model.checkpoint import Saved, claim, finished, newest
 from ddpipe.model.classifier import load_model
+from ddpipe.runs import Run
 from ddpipe.storage import open_store
 from ddpipe.storage.files import FileStore
 from ddpipe.train import fully_sharded, loop
@@ -351,6 +352,20 @@ def test_one_that_shaped_the_model_by_another_value_prevents_resuming(dataset: s
     change(output, {**FORMER, "decay_biases": False})
     with pytest.raises(CheckpointError, match="decay_biases was False, no longer exists"):
         train(dataset, output, RECIPE)
+
+
+def test_what_preparing_took_in_the_run_is_recorded_and_other_steps_are_not(
+    dataset: str, tmp_path: Path
+) -> None:
+    run = Run(str(tmp_path / "run"))
+    for name, seconds in {"prepare": 500.0, "evaluate": 7000.0}.items():
+        with run.step(name):
+            pass
+        path = tmp_path / "run" / "steps" / f"{name}.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"seconds": seconds}))
+    train(dataset, run.training, RECIPE)
+    (attempt,) = record(run.training)["attempts"]
+    assert 500 <= attempt["before"] < 7000
 
 
 def test_the_seconds_of_all_attempts_are_recorded(dataset: str, output: str) -> None:
