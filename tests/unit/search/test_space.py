@@ -74,6 +74,15 @@ def test_an_empty_space_is_rejected() -> None:
         parsed([])
 
 
+def test_a_search_may_name_these_numbers_without_a_range() -> None:
+    named = [
+        *("batch_size", "learning_rate", "momentum", "weight_decay"),
+        *("warmup_fraction", "label_smoothing", "initial_resolution", "averaging_decay"),
+    ]
+    assert [item.name for item in declared(Recipe) if item.typical] == named
+    assert parsed(named).names == named
+
+
 def test_typical_values_are_allowed_ones() -> None:
     for item in declared(Recipe):
         if item.typical:
