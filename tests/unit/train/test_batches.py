@@ -198,7 +198,8 @@ def test_a_shift_reaches_every_position_up_to_the_last() -> None:
 def test_a_copy_to_a_gpu_is_pinned_and_overlaps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only pinned memory is copied while the GPU computes, and only without waiting for the copy."""
     calls: list[tuple[str, object]] = []
-    stream = SimpleNamespace(record_event=lambda: "copied")
+    gpu = torch.device("cuda", 0)
+    streams = {gpu: SimpleNamespace(record_event=lambda: "copied")}
 
     def pin(tensor: torch.Tensor) -> torch.Tensor:
         calls.append(("pinned", tensor.dtype))
@@ -208,9 +209,9 @@ def test_a_copy_to_a_gpu_is_pinned_and_overlaps(monkeypatch: pytest.MonkeyPatch)
         calls.append((f"{device} {non_blocking}", tensor.dtype))
         return tensor
 
-    monkeypatch.setattr(torch.cuda, "Stream", lambda _device: stream)
+    monkeypatch.setattr(torch.cuda, "Stream", streams.__getitem__)
     monkeypatch.setattr(torch.cuda, "stream", nullcontext)
-    copies = _Copies(torch.device("cuda", 0))
+    copies = _Copies(gpu)
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
     monkeypatch.setattr(torch.Tensor, "to", to)
     batch, event = copies.begun(np.zeros((2, 4, 4, 1), np.uint8), np.zeros(2, np.int64), 2)
