@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ddpipe.errors import ParameterError
-from ddpipe.train.recipe import AT_FIRST, FORMER, Recipe, as_today
+from ddpipe.parameters import declared
+from ddpipe.train.recipe import AT_FIRST, AUGMENTATIONS, FORMER, Recipe, as_today
+
+APPROVED = Path(__file__).parents[2] / "golden" / "recipe.txt"
 
 
 def test_the_defaults_are_valid_and_explained() -> None:
     assert Recipe().validated() == Recipe.from_dict({})
     assert all(item.metadata["help"].endswith(".") for item in fields(Recipe))
+
+
+def test_what_a_recipe_accepts_changes_only_if_a_person_approves() -> None:
+    """People have stored recipes and spaces of searches. With APPROVE=1, what is accepted now is approved."""
+    lines = [
+        f"{item.name}: default {item.default!r}; accepts {' '.join(str(item.allowed).split())}; "
+        f"typical {item.typical}; field {item.form}; shapes the model: {item.shapes}\n"
+        for item in declared(Recipe)
+    ]
+    lines += [f"{name}: {how}\n" for name, how in AUGMENTATIONS.items()]
+    lines += [
+        f"{name}: now {FORMER.get(name)!r}, at first {AT_FIRST.get(name)!r}\n"
+        for name in {**FORMER, **AT_FIRST}
+    ]
+    if os.environ.get("APPROVE"):
+        APPROVED.write_text("".join(lines))
+    assert "".join(lines) == APPROVED.read_text()
 
 
 def test_a_recipe_survives_json() -> None:
