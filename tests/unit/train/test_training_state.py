@@ -28,6 +28,7 @@ from ddpipe.distributed.group import World
 from ddpipe.errors import CheckpointError, DatasetError, Diverged, StoreError, Unreachable
 from ddpipe.model.checkpoint import Saved, claim, finished, newest
 from ddpipe.model.classifier import load_model
+from ddpipe.model.training_record import RECORD_SCHEMA
 from ddpipe.runs import Run
 from ddpipe.storage import open_store
 from ddpipe.storage.files import FileStore
@@ -94,6 +95,7 @@ def result(output: str) -> Saved:
 def test_the_record_names_the_checkpoint_of_the_last_step(dataset: str, output: str) -> None:
     train(dataset, output, RECIPE)
     assert result(output).step == 3 * STEPS_PER_EPOCH
+    assert record(output)["schema"] == RECORD_SCHEMA
     assert newest(open_store(output))[0] == result(output)  # type: ignore[index]
 
 
