@@ -95,7 +95,8 @@ def result(output: str) -> Saved:
 def test_the_record_names_the_checkpoint_of_the_last_step(dataset: str, output: str) -> None:
     train(dataset, output, RECIPE)
     assert result(output).step == 3 * STEPS_PER_EPOCH
-    assert record(output)["schema"] == RECORD_SCHEMA
+    found = record(output)
+    assert (found["schema"], found["model"]) == (RECORD_SCHEMA, RECIPE.model)
     assert newest(open_store(output))[0] == result(output)  # type: ignore[index]
 
 
