@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property, wraps
@@ -36,7 +36,8 @@ from ddpipe.steps import (
     StoreOptions,
     TrainOptions,
 )
-from ddpipe.storage import read_uri
+from ddpipe.storage import open_store, read_uri
+from ddpipe.storage.lease import lease
 from ddpipe.train.recipe import Recipe, StartingRecipe
 from ddpipe.tune.study import best_recipe
 from ddpipe.validation import RunSettings, checked
@@ -287,8 +288,8 @@ def train_alone(given: RunSettings) -> tuple[Run, dict[str, Any]]:
     run = given.of(RunOptions).named or Run.named(given["runs"], timed_name(title))
     recipe, options, reuse = chosen_recipe(given), given.of(TrainOptions), given["if_unchanged"] == REUSE
     # On a cluster, the name of the job already makes it unique.
-    is_here = options.backend == LOCAL
-    with working_in(run.uri, what="the training") if is_here else removed_if_rejected(run.uri):
+    alone = lease(open_store(run.uri)) if options.backend == LOCAL else nullcontext()
+    with removed_if_rejected(run.uri), alone:
         return run, workflow.train(run, dataset, recipe, options, given.of(Owner), reuse=reuse)
 
 
