@@ -243,7 +243,7 @@ def runs_in(folder: str, count: int) -> list[tuple[Run, datetime]]:
 
 @contextmanager
 def working_in(folder: str, *others: str, what: str) -> Iterator[None]:
-    """Let no other process work in a folder, which can be written to, as others can; a stop is an error."""
+    """Work in a folder under its lease; it and the others must be writable. A stop raises Interrupted."""
 
     def stop() -> NoReturn:
         raise Interrupted(

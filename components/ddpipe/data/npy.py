@@ -105,7 +105,7 @@ def mapped(path: Path) -> mmap.mmap:
         raise DatasetError(
             what="a file of a dataset cannot be opened",
             which=str(path),
-            seen=f"{error} (limit: {most} open files)" if many else str(error),
+            seen=f"{getattr(error, 'strerror', error)} (limit: {most} open files)" if many else str(error),
             do="Allow this process more open files (`ulimit -n`): each shard needs one."
             if many
             else "Run the same `ddpipe prepare` again with --verify: it writes damaged files again.",
