@@ -14,7 +14,10 @@ from safetensors.torch import save
 from ddpipe.data.manifest import DatasetManifest, load_manifest
 from ddpipe.errors import CorruptObject, NoSuchObject, ParameterError
 from ddpipe.model.classifier import Classifier
+from ddpipe.train.auto import Device
 from ddpipe.train.initial import warm_weights
+from ddpipe.train.recipe import Recipe
+from ddpipe.train.start import fresh_choice
 
 
 @pytest.fixture
@@ -49,6 +52,13 @@ def test_a_network_of_other_layers_is_refused(tmp_path: Path, manifest: DatasetM
     classifier = Classifier(network, manifest.mean, manifest.std)
     with pytest.raises(ParameterError, match=r"network\.1\.weight: (not in the package|shape)"):
         warm_weights(a_package(str(tmp_path / "model"), manifest), classifier, manifest, manifest.shape)
+
+
+def test_images_shrink_to_the_smaller_side_of_those_that_the_weights_know(
+    tmp_path: Path, manifest: DatasetManifest
+) -> None:
+    package = a_package(str(tmp_path / "model"), replace(manifest, shape=(7, 6, 1)))
+    assert fresh_choice(Recipe(warm_start=package), manifest, Device()).recipe.resolution == 6
 
 
 def test_no_package_is_no_start(tmp_path: Path, manifest: DatasetManifest) -> None:
