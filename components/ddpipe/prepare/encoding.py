@@ -26,6 +26,8 @@ LITTLE = 0.1  # share of an image's area that may be cropped without a loss that
 MANY = 0.05  # share of the images; if so many would lose more than a little, all stay whole
 LONGEST = 4  # proportions of whole images, at most: longer ones have white above and below
 
+AT_ONCE = 2**18  # values whose moments are summed at once: they fit into a processor's cache
+
 POWERS = np.stack([np.arange(256), np.arange(256) ** 2], axis=1)
 
 Moments = tuple[int, ...]  # number of pixels; for each channel the sum of values and of their squares
@@ -35,7 +37,7 @@ class Encoded(NamedTuple):
     """An encoded image, and what the entry of its shard records about it."""
 
     data: bytes
-    moments: Moments
+    moments: Moments  # of raw pixels none: `pixel_moments` sums those of many images at once
     phash: str
 
 
@@ -70,7 +72,7 @@ class Raw:
             else:
                 image = decode(data, self.shape, self.depth, self.reading)
             pixels, phash = image.tobytes(), perceptual_hash(image)
-        return Encoded(pixels, pixel_moments(pixels, self.shape[2]), phash)
+        return Encoded(pixels, (), phash)
 
     def pack(self, parts: Sequence[bytes]) -> tuple[ShardRef, bytes]:
         """A .npy."""
@@ -147,11 +149,17 @@ def moments(image: Image.Image) -> Moments:
     return (image.width * image.height, *sums.ravel().tolist())
 
 
-def pixel_moments(pixels: bytes, channels: int) -> Moments:
-    """The moments of raw pixels; faster for small images."""
-    values = np.frombuffer(pixels, np.uint8).reshape(-1, channels)
-    sums = [np.bincount(values[:, channel], minlength=256) @ POWERS for channel in range(channels)]
-    return (len(values), *np.concatenate(sums).tolist())
+def pixel_moments(images: Sequence[bytes], shape: Shape) -> NDArray[np.uint64]:
+    """The moments of images of raw pixels, a row for each; for small images a tenth of the time."""
+    height, width, channels = shape
+    step, rows = max(1, AT_ONCE // math.prod(shape)), []
+    for start in range(0, len(images), step):
+        pixels = np.frombuffer(b"".join(images[start : start + step]), np.uint8)
+        values = pixels.reshape(-1, height * width, channels).transpose(0, 2, 1).astype(np.uint16, order="C")
+        sums = values.sum(axis=2, dtype=np.uint64)
+        values *= values  # at most 255 ** 2, which 16 bits hold
+        rows.append(np.stack([sums, values.sum(axis=2, dtype=np.uint64)], axis=2).reshape(len(sums), -1))
+    return np.insert(np.concatenate(rows), 0, height * width, axis=1)
 
 
 def chosen(shapes: ArrayLike, kind: str, size: int, reading: ReadOptions = DEFAULT) -> Encoding:

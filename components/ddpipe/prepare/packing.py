@@ -29,7 +29,7 @@ from ddpipe.data.manifest import Shape
 from ddpipe.data.reader import prefetched
 from ddpipe.data.shards import shard_key, verify
 from ddpipe.errors import NoSuchObject
-from ddpipe.prepare.encoding import Encoding, Moments
+from ddpipe.prepare.encoding import Encoding, Moments, Raw, pixel_moments
 from ddpipe.prepare.entries import DIGEST, Entry, Members, write_entry
 from ddpipe.prepare.planning import Known, PackingPlan, Stored
 from ddpipe.processes.machine import cpus, give_memory_back, keep_memory
@@ -76,12 +76,7 @@ class Packer:
         """Hash files and read the headers of their images."""
         with progress_bar("inspecting", len(rows)) as progress:
             for row, (digest, probed) in self._good(self._inspect, rows, progress):
-                self.known.note(
-                    np.array([row]),
-                    np.array([digest], DIGEST),
-                    np.array([probed.shape], np.uint32),
-                    np.array([probed.depth], np.uint8),
-                )
+                self.known.note(row, digest, probed.shape, probed.depth)
 
     def pack(
         self, plans: Mapping[str, PackingPlan], encoding: Encoding, *, keep_going: bool
@@ -150,7 +145,7 @@ class Packer:
 
     def _inspect(self, _place: int, _row: int, sample: Sample) -> tuple[bytes, Probed]:
         data = self._source.read(sample)
-        return hashlib.sha256(data).digest(), probe(data)
+        return hashlib.sha256(data).digest(), self._probed or probe(data)
 
     def _encode(
         self,
@@ -190,17 +185,18 @@ class Packer:
 
     def _stored(self, encoding: Encoding, content: list[Packed]) -> Stored:
         """Write a shard, perhaps over a damaged or an old one, then its entry; empties `content`."""
-        rows = np.array([part.row for part in content])
+        rows, parts = np.array([part.row for part in content]), [part.data for part in content]
         members = Members(
             ids=self.samples.ids[rows],
             stamps=self.samples.stamps[rows],
             sha256=np.array([part.sha256 for part in content], DIGEST),
             shapes=np.array([part.shape for part in content], np.uint32),
             depths=np.array([part.depth for part in content], np.uint8),
-            moments=_as_wide([part.moments for part in content]),
+            moments=pixel_moments(parts, encoding.shape)
+            if isinstance(encoding, Raw)
+            else _as_wide([part.moments for part in content]),
             phashes=text(part.phash for part in content),
         )
-        parts = [part.data for part in content]
         content.clear()  # while this shard is written, the next one fills
         shard, data = encoding.pack(parts)
         parts.clear()

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ddpipe.data import shards
 from ddpipe.data.columns import Rows
@@ -25,10 +25,8 @@ class Known:
         self.shapes = np.zeros((count, 3), np.uint32)
         self.depths = np.zeros(count, np.uint8)
 
-    def note(
-        self, rows: Rows, sha256: NDArray[np.bytes_], shapes: NDArray[np.uint32], depths: NDArray[np.uint8]
-    ) -> None:
-        """Record facts about files: sha256, shape (rows,), shapes, (rows, 3), and depths, (rows,)."""
+    def note(self, rows: Rows | int, sha256: ArrayLike, shapes: ArrayLike, depths: ArrayLike) -> None:
+        """Record facts about a file, or about many: sha256, shape (rows,), shapes, (rows, 3), and depths."""
         self.sha256[rows], self.shapes[rows], self.depths[rows] = sha256, shapes, depths
         self.there[rows] = True
 

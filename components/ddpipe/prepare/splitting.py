@@ -65,7 +65,7 @@ def split_samples(
     given = given_splits(samples)
     ours = open_splits(given)
     shares = np.array([fractions[split] if split in ours else 0.0 for split in SPLITS])
-    free = np.unique(unit[_is_ours(samples)])
+    free = np.flatnonzero(np.bincount(unit[_is_ours(samples)]))
     place = np.full(len(names), UNKNOWN, np.int8)
     if earlier is not None:
         np.maximum.at(place, unit, earlier)  # SPLITS ends with test: it wins where a group was torn then

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpipe.data.columns import batched
 from ddpipe.sources.base import UNPACKING, Survey, error_for_source, inflated
 from ddpipe.sources.images import wrapped
 from ddpipe.sources.listing import listed_files
@@ -31,7 +30,7 @@ from ddpipe.storage import open_store, split_uri
 LARGEST = 2**30  # bytes that one file of arrays may unpack to
 ARCHIVE = (".tar.gz", ".tar")  # how the names of archives end
 STAMP = 16  # digits of a hash: 64 bits, so that no change of an image goes unnoticed by accident
-CHUNK = 256  # images that are hashed at a time
+BLOCK = 64  # images that share a stamp: one hash for each of a million would take longer than all else
 IDX = b"\0\0\x08"  # how an idx file of bytes begins
 
 
@@ -52,7 +51,7 @@ class Arrays(ABC):
         """The names of the classes, and all images."""
 
     def survey(self) -> Survey:
-        """Load everything; an image's stamp is a hash of its content. A single part is split by our rule."""
+        """Load everything; an image's stamp is a hash of its block. A single part is split by our rule."""
         classes, parts = self._loaded
         samples = [_columns(part, number, given=len(parts) > 1) for number, part in enumerate(parts)]
         shapes = {part.images.shape[1:] for part in parts}
@@ -277,9 +276,9 @@ def _columns(part: Part, number: int, *, given: bool) -> Samples:
     """The samples of a part; `given`: the source itself splits them."""
     count, split = len(part.images), part.split if given else ""
     stamps = np.empty(count, f"S{STAMP}")
-    for start, some in zip(range(0, count, CHUNK), batched(part.images, CHUNK), strict=True):
-        digests = b"".join(hashlib.sha256(image.data).digest()[: STAMP // 2] for image in some)
-        stamps[start : start + CHUNK] = np.frombuffer(digests.hex().encode(), stamps.dtype)
+    for start in range(0, count, BLOCK):
+        digest = hashlib.sha256(part.images[start : start + BLOCK].data).hexdigest()
+        stamps[start : start + BLOCK] = digest[:STAMP].encode()
     numbers = np.arange(count).astype(f"S{len(str(count))}")
     names = np.char.zfill(numbers, len(str(count - 1)))  # they sort in the order of the images
     return Samples(
