@@ -150,7 +150,7 @@ def moments(image: Image.Image) -> Moments:
 
 
 def pixel_moments(images: Sequence[bytes], shape: Shape) -> NDArray[np.uint64]:
-    """The moments of images of raw pixels, a row for each; for small images a tenth of the time."""
+    """The moments of images of raw pixels, all at once; shape (images, 1 + 2 * channels)."""
     height, width, channels = shape
     step, rows = max(1, AT_ONCE // math.prod(shape)), []
     for start in range(0, len(images), step):
