@@ -12,10 +12,11 @@ from model_packages import a_classifier, a_package, resealed
 from safetensors.torch import save
 
 from ddpipe.data.manifest import DatasetManifest, load_manifest
+from ddpipe.data.reader import open_split
 from ddpipe.errors import CorruptObject, NoSuchObject, ParameterError
-from ddpipe.model.classifier import Classifier
+from ddpipe.model.classifier import Classifier, build
 from ddpipe.train.auto import Device
-from ddpipe.train.initial import warm_weights
+from ddpipe.train.initial import initial_classifier, warm_weights
 from ddpipe.train.recipe import Recipe
 from ddpipe.train.start import fresh_choice
 
@@ -59,6 +60,22 @@ def test_images_shrink_to_the_smaller_side_of_those_that_the_weights_know(
 ) -> None:
     package = a_package(str(tmp_path / "model"), replace(manifest, shape=(7, 6, 1)))
     assert fresh_choice(Recipe(warm_start=package), manifest, Device()).recipe.resolution == 6
+
+
+def test_a_training_starts_from_the_weights_that_pretrained_names(
+    tmp_path: Path, manifest: DatasetManifest
+) -> None:
+    kept = build("resnet18", manifest.shape, len(manifest.classes)).state_dict()
+    torch.save(kept, tmp_path / "weights.pth")
+    recipe = Recipe(model="resnet18", pretrained=str(tmp_path / "weights.pth"), resolution=0)
+    images = open_split(str(next(tmp_path.glob("**/manifest.json"))), "train")
+
+    def agrees(*, resumed: bool) -> bool:
+        network = initial_classifier(recipe, manifest, images, resumed=resumed).network
+        return torch.equal(network.get_parameter("layer1.0.conv1.weight"), kept["layer1.0.conv1.weight"])
+
+    assert agrees(resumed=False)
+    assert not agrees(resumed=True)  # its weights are those of the checkpoint
 
 
 def test_no_package_is_no_start(tmp_path: Path, manifest: DatasetManifest) -> None:
