@@ -30,7 +30,7 @@ from ddpipe.storage import open_store, split_uri
 LARGEST = 2**30  # bytes that one file of arrays may unpack to
 ARCHIVE = (".tar.gz", ".tar")  # how the names of archives end
 STAMP = 16  # digits of a hash: 64 bits, so that no change of an image goes unnoticed by accident
-BLOCK = 64  # images that share a stamp: one hash for each of a million would take longer than all else
+BLOCK = 64  # images that share a stamp: a hash for each took a third of a prepare without changes
 IDX = b"\0\0\x08"  # how an idx file of bytes begins
 
 
