@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from ddpipe import components
 from ddpipe.__main__ import cli
 from ddpipe.errors import ParameterError
 from ddpipe.pipelines.catalogue import TAGS
-from ddpipe.pipelines.compile import COMPILED
+from ddpipe.pipelines.compile import COMPILED, compile_components, compile_v2
 from ddpipe.steps import Step
 
 IDENTITY = {
@@ -136,3 +137,13 @@ def test_component_metadata_passes_the_official_catalogue(step: Step) -> None:
     for one in facts["dependencies"]["kubeflow"]:
         assert re.fullmatch(r"(>=|<=|==)\d+\.\d+\.\d+", one["version"])
     assert facts["lastVerified"].tzinfo
+
+
+def test_packages_of_kfp_2_are_those_of_the_declared_parameters(tmp_path: Path) -> None:
+    """`make compile` writes them, and those of KFP 1.x, which need another version of kfp."""
+    compile_v2(tmp_path)
+    compile_components(tmp_path / "components")
+    written = {path.relative_to(tmp_path): path.read_text() for path in tmp_path.rglob("*.yaml")}
+    assert len(written) > 20
+    for name, text in written.items():
+        assert (COMPILED / name).read_text() == text, f"{name} is not current: run `make compile`"

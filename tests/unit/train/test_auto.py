@@ -110,6 +110,11 @@ def test_a_tiny_set_is_not_repeated_without_gain(images: int) -> None:
     assert chosen(data(images=images)).recipe.epochs == MOST_PASSES
 
 
+@pytest.mark.parametrize(("images", "epochs"), [(500_000, 4), (500_001, 4), (1_000_000, 3), (50_000_000, 3)])
+def test_a_very_large_set_is_seen_two_million_times_but_in_three_passes(images: int, epochs: int) -> None:
+    assert chosen(data(images=images)).recipe.epochs == epochs
+
+
 @pytest.mark.parametrize(("images", "epochs"), [(1200, 38), (2400, 30), (4800, 25)])
 def test_twice_the_images_get_a_fifth_fewer_passes(images: int, epochs: int) -> None:
     assert chosen(data(images=images)).recipe.epochs == epochs

@@ -40,7 +40,7 @@ from ddpipe.train.loop import Trainer
 from ddpipe.train.optimizer import learning_rate
 from ddpipe.train.recipe import FORMER, Recipe
 from ddpipe.train.saver import Uploads, uploading
-from ddpipe.train.start import check_trainable, choice_of, decided_start, fresh_choice, keep
+from ddpipe.train.start import Start, check_trainable, choice_of, decided_start, fresh_choice, keep
 from ddpipe.train.step import TrainingStep
 from ddpipe.train.train import train
 
@@ -591,6 +591,34 @@ def test_the_record_says_how_far_a_training_got(
     found = record(output)
     assert found["ended"] == ended
     assert found["images_seen"] / found["training_images"] == found["steps"] / (found["training_images"] / 4)
+
+
+def test_a_training_that_another_took_over_at_its_end_leaves_no_record(
+    dataset: str, output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = step._record
+
+    def taken_over(*given: Any, **named: Any) -> dict[str, Any]:
+        claim(open_store(output), None)
+        return recorded(*given, **named)
+
+    monkeypatch.setattr(step, "_record", taken_over)
+    with pytest.raises(CheckpointError, match="another process has taken over this training"):
+        train(dataset, output, RECIPE)
+    assert not Path(output, step.RECORD).exists()
+
+
+def test_a_budget_counts_all_attempts_and_what_came_before_them(dataset: str, output: str) -> None:
+    """Attempts of early versions do not say what came before: that counts as nothing."""
+    interrupted(2, dataset, output, replace(RECIPE, minutes=1))
+    manifest, checkpoint = load_manifest(dataset), latest(open_store(output))
+    assert checkpoint
+    attempts = [{"seconds": 10.0, "before": 4.0}, {"seconds": 20.0}]
+    start = Start(fresh_choice(RECIPE, manifest, Device()), None, replace(checkpoint, attempts=attempts))
+    budget = step._budget(replace(RECIPE, minutes=2), manifest, start, before=7.0, launch=3.0)
+    assert budget
+    assert (budget.seconds, budget.used, budget.launch) == (120, 10 + 4 + 20 + 7, 3)
+    assert step._budget(RECIPE, manifest, start, before=7.0, launch=3.0) is None
 
 
 def test_a_checkpoint_s_model_is_the_averaged_one(dataset: str, output: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -346,3 +347,17 @@ def test_parts_of_a_batch_give_the_step_of_the_whole() -> None:
         other, sums = moved(parts)
         assert largest_difference(whole, other) < 1e-6
         torch.testing.assert_close(sums, totals)
+
+
+def test_ranks_exchange_gradients_once_in_a_step_of_several_parts() -> None:
+    class Recording(Strategy):
+        said: ClassVar[list[bool]] = []
+
+        def exchange(self, *, is_last: bool) -> None:
+            self.said.append(is_last)
+
+    classifier = a_classifier()
+    recipe = replace(plain(), precision="fp32")
+    strategy = Recording(classifier, SHAPE, ALONE)
+    TrainingStep(recipe, classifier, CrossEntropy(), strategy, ALONE, steps=1, parts=3).take(0, BATCH)
+    assert Recording.said == [False, False, True]
