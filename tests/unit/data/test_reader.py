@@ -19,7 +19,7 @@ from stored import encode
 from ddpipe.data import fetching
 from ddpipe.data.manifest import SPLITS, load_manifest, store_of
 from ddpipe.data.reader import open_split, prefetched
-from ddpipe.data.shards import Images, shard_key
+from ddpipe.data.shards import Images, reduced_image, shard_key
 from ddpipe.errors import CorruptObject, DatasetError, NoSuchObject, NotWritable, ParameterError
 from ddpipe.storage import open_store
 
@@ -36,6 +36,17 @@ def test_samples_are_read_in_the_order_asked_for(store_uri: str) -> None:
     assert len(reader) == 7
     for indices in ([0, 1, 2, 3, 4, 5, 6], [6, 0, 3, 3, 2], [4], []):
         np.testing.assert_array_equal(reader.images(indices), TRAIN[np.array(indices, dtype=int)])
+
+
+def test_images_are_reduced_to_a_shape_that_is_asked_for(tmp_path: Path) -> None:
+    uri = _dataset(str(tmp_path))
+    whole = open_split(uri, "train")
+    height, width, channels = whole.shape
+    small = open_split(uri, "train", shape=(height // 2, width // 2, channels))
+    assert small.shape == (height // 2, width // 2, channels)
+    expected = [reduced_image(image, small.shape) for image in whole.images(range(7))]
+    np.testing.assert_array_equal(small.images(range(7)), np.stack(expected))
+    np.testing.assert_array_equal(open_split(uri, "train", shape=whole.shape).images(range(7)), TRAIN)
 
 
 def test_images_are_copies_that_may_be_changed(tmp_path: Path) -> None:
