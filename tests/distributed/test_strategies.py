@@ -18,6 +18,7 @@ from training_ranks import (
     NormalizedNetwork,
     RecordsStatistics,
     SignalAtStep,
+    TiedNetwork,
     TravellingTensors,
 )
 from training_runs import (
@@ -191,6 +192,13 @@ def test_a_strategy_of_one_process_refuses_several(dataset: str, tmp_path: Path,
     ended = run(dataset, str(tmp_path / "training"), replace(SMALL, strategy=strategy), ranks=2)
     assert ended.codes == [ParameterError.exit_code] * 2
     assert ended.errors[0]["seen"] == "it is for one process, and there are 2"
+
+
+def test_fsdp_refuses_layers_that_share_weights(dataset: str, tmp_path: Path) -> None:
+    recipe = replace(SMALL, strategy="fsdp")
+    ended = run(dataset, str(tmp_path / "training"), recipe, ranks=2, meddling=[TiedNetwork()])
+    assert ended.codes == [ParameterError.exit_code] * 2
+    assert ended.errors[0]["seen"] == "two layers share this weight"
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

@@ -184,6 +184,18 @@ class NormalizedNetwork:
         networks.digits_cnn = build
 
 
+class TiedNetwork:
+    """Two layers of the network share their weights."""
+
+    def __call__(self) -> None:
+        def build(_shape: networks.Shape, classes: int) -> nn.Module:
+            first, second = nn.Linear(64, 64), nn.Linear(64, 64)
+            second.weight = first.weight
+            return nn.Sequential(nn.Flatten(), first, second, nn.Linear(64, classes))
+
+        networks.digits_cnn = build
+
+
 @dataclass(frozen=True)
 class RecordsStatistics:
     """Every rank notes the running statistics of its network when it begins to validate."""

@@ -85,3 +85,13 @@ def test_a_recipe_s_class_weights_and_smoothing_are_those_of_its_loss() -> None:
     torch.testing.assert_close(
         objective.losses(LOGITS, CLASSES), CrossEntropy(weights, 0.1).losses(LOGITS, CLASSES)
     )
+
+
+def test_balanced_weights_of_several_labels_are_those_of_its_loss() -> None:
+    split = cast("SplitReader", SimpleNamespace(labels=LABELS.numpy()))
+    manifest = a_manifest(classes=("a", "b", "c"), task="multilabel")
+    for balanced, weights in ((True, positive_weights(LABELS.numpy())), (False, np.ones(3))):
+        recipe = Recipe(class_weights="balanced" if balanced else "none", label_smoothing=0.0)
+        losses = training_objective(recipe, manifest, split, torch.device("cpu")).losses(LOGITS, LABELS)
+        expected = BinaryCrossEntropy(torch.tensor(weights, dtype=torch.float32)).losses(LOGITS, LABELS)
+        torch.testing.assert_close(losses, expected)
