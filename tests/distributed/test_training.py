@@ -210,6 +210,7 @@ def test_a_loss_that_is_no_number_names_its_step_and_is_not_saved(dataset: str, 
     named = json.loads((tmp_path / "training" / "diverged.json").read_text())["samples"]
     ids = sample_ids(dataset, "train")
     assert named == [ids[index] for index in batch]
+    assert f"begin with {', '.join(named[:5])} (" in ended.errors[0]["seen"]
     assert final(output).step == 4
     assert all(tensor.isfinite().all() for tensor in final(output).states["model"].values())
 

@@ -18,13 +18,15 @@ from s3_server import BUCKET, Server
 from stored import latest
 from torch import Tensor
 
+from ddpipe.distributed import World
 from ddpipe.errors import CheckpointError, NotWritable, StoreError, Unreachable
 from ddpipe.model.checkpoint import Checkpoint, claim
+from ddpipe.model.tensors import Share
 from ddpipe.storage import Store, open_store
 from ddpipe.train import saver
 from ddpipe.train import saver as module
 from ddpipe.train.constants import STORE_PATIENCE
-from ddpipe.train.saver import Saver, Uploads, patience_for, uploading
+from ddpipe.train.saver import Saver, SharedSaver, Uploads, patience_for, uploading
 
 
 class Later:
@@ -247,6 +249,15 @@ def test_a_local_store_fails_at_once(tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "file" / "run"))
     with pytest.raises(NotWritable), uploading(patience_for(store)) as uploads:
         uploads.put("checkpoint", lambda: store.write("a", b""))
+
+
+@pytest.mark.timeout(300)
+def test_a_share_of_a_checkpoint_fails_at_once_in_a_local_store(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    alone = World(0, 1, torch.device("cpu"))
+    shared = SharedSaver(open_store(str(tmp_path / "file" / "run")), alone, None)
+    with pytest.raises(NotWritable):
+        shared.write(1, {"weight": Share((2,), 0, torch.ones(2))})
 
 
 def test_a_bucket_may_come_back(s3: Server) -> None:

@@ -309,9 +309,10 @@ def test_a_value_that_was_open_in_a_checkpoint_is_chosen_now(dataset: str, outpu
         {"states": {}},
         {"states": {"model": {}, "optimizer": {}, "metrics": []}},
         {"step": 10_000},
+        {"step": 6},
         {"epoch": 0, "history": [{}] * 50},
     ],
-    ids=["no states", "other states", "other step", "other epochs"],
+    ids=["no states", "other states", "other step", "an epoch without a record", "other epochs"],
 )
 def test_checkpoint_of_any_content_is_rejected_when_resumed(
     dataset: str, output: str, changes: dict[str, Any]
