@@ -23,7 +23,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from ddpipe.storage import open_store
 from ddpipe.train import journal
 from ddpipe.train.batches import images_seen
-from ddpipe.train.journal import ResourceUsage, keep_journal, summarized, timed
+from ddpipe.train.journal import ResourceUsage, keep_journal, progress, summarized, timed
 from ddpipe.train.saver import uploading
 
 LOG_PANEL = 75
@@ -206,3 +206,19 @@ def test_a_summary_adds_up_all_attempts() -> None:
         "cpu": 0.6,
         "memory": 30,
     }
+
+
+@pytest.mark.parametrize(
+    ("loss", "shown"),
+    [
+        (0.0, ".000"),
+        (0.99949, ".999"),
+        (1.0, "1.000"),
+        (999.4, "999.400"),
+        (1000.0, "1e+03"),
+        (-0.5, "-0.500"),
+    ],
+)
+def test_a_line_of_an_epoch_shows_few_digits_of_any_number(loss: float, shown: str) -> None:
+    record = {"epoch": 1, "seconds": 0.25, "train_loss": loss, "validation_loss": 0.5}
+    assert progress(record, 2) == f"epoch=1/2 val_loss=.500 train_loss={shown} 0.2 s"
