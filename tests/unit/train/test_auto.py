@@ -99,6 +99,21 @@ def test_small_sets_get_a_minimum_of_steps(images: int) -> None:
     assert recipe.epochs * -(-images // recipe.batch_size) >= FEWEST_STEPS
 
 
+@pytest.mark.parametrize(
+    ("task", "per_class", "imbalance"),
+    [
+        ("multiclass", (10, 0, 40), 4),
+        ("multilabel", (30, 0, 20), 4),
+        ("multiclass", (), 1),
+        ("multilabel", (0,), 1),
+    ],
+)
+def test_imbalance_is_that_of_the_classes_that_are_there(
+    task: str, per_class: tuple[int, ...], imbalance: float
+) -> None:
+    assert data(images=100, task=task, per_class=per_class).imbalance == imbalance
+
+
 def test_a_small_set_takes_more_passes_than_a_large_one() -> None:
     few, some, many = (chosen(data(images=count)).recipe.epochs for count in (120, 2400, 50_000))
     assert few > some > many >= 3

@@ -21,6 +21,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ddpipe.storage import open_store
+from ddpipe.tracker import Tracker
 from ddpipe.train import journal
 from ddpipe.train.batches import images_seen
 from ddpipe.train.journal import ResourceUsage, keep_journal, progress, summarized, timed
@@ -222,3 +223,12 @@ def test_a_summary_adds_up_all_attempts() -> None:
 def test_a_line_of_an_epoch_shows_few_digits_of_any_number(loss: float, shown: str) -> None:
     record = {"epoch": 1, "seconds": 0.25, "train_loss": loss, "validation_loss": 0.5}
     assert progress(record, 2) == f"epoch=1/2 val_loss=.500 train_loss={shown} 0.2 s"
+
+
+def test_a_training_is_described_to_the_tracker_of_its_run(tmp_path: Path) -> None:
+    described: list[Tracker] = []
+    with uploading() as uploads:
+        for given in (uploads, None):  # the ranks without uploads say nothing
+            with keep_journal(open_store(str(tmp_path)), given, step=0, done=(0, 20), about=described.append):
+                pass
+    assert len(described) == 1

@@ -29,6 +29,7 @@ from ddpipe.errors import CheckpointError, DatasetError, Diverged, StoreError, U
 from ddpipe.model.checkpoint import Saved, claim, finished, newest
 from ddpipe.model.classifier import load_model
 from ddpipe.model.training_record import RECORD_SCHEMA
+from ddpipe.processes.reports import metrics_of
 from ddpipe.runs import Run
 from ddpipe.storage import open_store
 from ddpipe.storage.files import FileStore
@@ -183,8 +184,9 @@ def test_nan_loss_is_noticed_within_sixteen_steps_and_named(
     epoch, number = divmod(bad - 1, 20)
     batch = global_batch(permutation(recipe.seed, epoch, 40), number, 2)
     ids = open_split(dataset, "train").sample_ids
-    named = json.loads((tmp_path / "output" / "diverged.json").read_text())["samples"]
-    assert named == [ids[index] for index in batch]
+    listed = (tmp_path / "output" / "diverged.json").read_text()
+    assert json.loads(listed)["samples"] == [ids[index] for index in batch]
+    assert len(listed.splitlines()) == 4 + len(batch), "one on each line"
     saved = latest(open_store(str(tmp_path / "output")))
     assert (saved.step if saved else 0) == 20 * epoch, "never a state with such a loss"
 
@@ -620,6 +622,16 @@ def test_a_budget_counts_all_attempts_and_what_came_before_them(dataset: str, ou
     assert budget
     assert (budget.seconds, budget.used, budget.launch) == (120, 10 + 4 + 20 + 7, 3)
     assert step._budget(RECIPE, manifest, start, before=7.0, launch=3.0) is None
+
+
+def test_a_training_reports_the_seconds_that_are_left(
+    dataset: str, output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DDPIPE_REPORT_SECONDS", "0")
+    monkeypatch.setattr(loop.Timetable, "seconds_left", lambda _, step: 100.0 - step)
+    interrupted(8, dataset, output, RECIPE)
+    reported = metrics_of(Path(output, "progress.txt").read_text())
+    assert (reported["step"], reported["seconds_left"]) == (8, 92)
 
 
 def test_a_checkpoint_s_model_is_the_averaged_one(dataset: str, output: str) -> None:
