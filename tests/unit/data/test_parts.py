@@ -75,6 +75,7 @@ def test_images_read_in_parts_are_those_of_the_copy(
     copied = open_split(uri, "train", tmp_path / "large")
     monkeypatch.setenv(LIMIT, "0")
     parts = open_split(uri, "train", tmp_path / "small")
+    assert (parts.is_far, copied.is_far) == (True, False)
     for indices in ([0, 1, 2, 3, 4], [4, 0, 3, 3], []):
         np.testing.assert_array_equal(parts.images(indices), copied.images(indices))
     assert not list((tmp_path / "small").glob("shards/*"))
