@@ -39,7 +39,7 @@ from ddpipe.storage import Store, open_store
 
 SPLIT = "test"
 
-BATCH_SIZE = 64  # samples per forward pass: more are slower on a CPU; fewer where the images are large
+BATCH_SIZE = 64  # samples per forward pass: on a CPU, more are rarely faster; fewer where images are large
 VALIDATION = "validation"  # where temperature and thresholds are chosen: the test split would flatter
 CALIBRATED = ("log_loss", "calibration_error")  # the scores that a temperature changes
 FEW = 100  # test images; with fewer, the 95 % interval of an accuracy is up to a fifth wide
