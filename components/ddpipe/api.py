@@ -23,7 +23,7 @@ from ddpipe.errors import Interrupted, ParameterError, ReplicaFailed, StoreError
 from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
 from ddpipe.jobs import LOCAL
 from ddpipe.jobs.job import Owner
-from ddpipe.parameters import Between, Parameters, declared, parameter, with_declared
+from ddpipe.parameters import AUTO, Between, OrAuto, Parameters, declared, parameter, with_declared
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import Run, RunOptions, removed_if_rejected, working_in
 from ddpipe.steps import (
@@ -61,7 +61,12 @@ class LocalRunOptions(Parameters):
         "Name of the run; an unfinished run is resumed (default: name of the dataset, and the time).",
         common=True,
     )
-    processes: int = parameter(1, "Training processes on this machine.", Between(1, 256), common=True)
+    processes: int = parameter(
+        1,
+        f"Training processes on this machine; {AUTO} finds how many are fastest, by the first steps.",
+        OrAuto(Between(1, 256)),
+        common=True,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

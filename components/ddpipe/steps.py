@@ -17,7 +17,7 @@ from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
 from ddpipe.jobs import ALONE, BACKENDS, LOCAL
 from ddpipe.jobs.job import Owner
 from ddpipe.jobs.options import JobOptions, LaunchOptions, Restart
-from ddpipe.parameters import AUTO, Between, OneOf, Parameter, Parameters, declared, parameter
+from ddpipe.parameters import AUTO, Between, OneOf, OrAuto, Parameter, Parameters, declared, parameter
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import RunOptions
 from ddpipe.search import SearchOptions
@@ -88,9 +88,23 @@ class TrainOptions(JobOptions):
         form="cluster_backend",
     )
 
+    processes: int = parameter(
+        0,
+        "Training processes, per pod or on this machine; 0 means one per GPU, or one if there is none; "
+        f"{AUTO} finds how many are fastest on the processors of this machine, by the first steps.",
+        OrAuto(Between(0, 256)),
+    )
+
+    @property
+    def finds_processes(self) -> bool:
+        """Whether it is to be found how many processes train fastest on this machine."""
+        return self.backend == LOCAL and not self.gpus and isinstance(self.processes, str)
+
     def conflicts(self) -> Iterator[str]:
         """What is wrong with a job's options together; nothing without a job."""
         if self.backend != LOCAL:
+            if isinstance(self.processes, str):
+                yield f"`processes` {AUTO} is for a training on this machine; pods need a number"
             yield from JobOptions.conflicts(self)
 
 

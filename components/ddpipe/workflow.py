@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddpipe.errors import GateFailed, ParameterError, ReplicaFailed
 from ddpipe.jobs import LOCAL
-from ddpipe.model.training_record import CHOICE, MEMORY, METRICS, parts_of, training_record
+from ddpipe.model.training_record import CHOICE, MEMORY, METRICS, RECORD, parts_of, training_record
 from ddpipe.parameters import AUTO
 from ddpipe.runs import Run
 from ddpipe.steps import TrainOptions
@@ -147,8 +147,7 @@ def _trained(
 ) -> dict[str, object]:
     """Train, or resume; facts about the processes. `measured` is where the memory is that it took before."""
     if options.backend == LOCAL:
-        _train_here(run, dataset, recipe, options)
-        return {"processes": options.processes_per_pod}
+        return {"processes": _train_here(run, dataset, recipe, options)}
     from ddpipe.jobs.job import training_command
     from ddpipe.processes.packing import packed_functions
     from ddpipe.reuse import peak_memory
@@ -191,15 +190,23 @@ def _take_in_parts(run: Run, recipe: Recipe, options: TrainOptions, error: Repli
     )
 
 
-def _train_here(run: Run, dataset: str, recipe: Recipe, options: TrainOptions) -> None:
+def _train_here(run: Run, dataset: str, recipe: Recipe, options: TrainOptions) -> int:
+    """Train on this machine; the number of processes, of the last ones if that was to be found."""
     from ddpipe.jobs.options import Restart
     from ddpipe.processes.local import run_local
+    from ddpipe.processes.machine import cpus
     from ddpipe.processes.progress import followed
+    from ddpipe.train.paces import next_number, paces_of
 
+    store, finds = open_store(run.training), options.finds_processes
     arguments = ["--dataset", dataset, "--output", run.training, "--recipe", recipe.to_json()]
     restarts = options.max_restarts if options.restart != Restart.NEVER else 0
     with followed(lambda: open_store(run.training).read("progress.txt")):
-        run_local("ddpipe.train", arguments, options.processes_per_pod, restarts)
+        while True:
+            number = next_number(paces_of(store), cpus()) if finds else options.processes_per_pod
+            run_local("ddpipe.train", [*arguments, *["--find-processes"] * finds], number, restarts)
+            if not finds or store.exists(RECORD):
+                return number
 
 
 def dataset_of(run: Run, dataset: str, store: str) -> str:

@@ -54,10 +54,13 @@ def train_as_rank(
 def train_from_command_line(meddling: Sequence[Meddling]) -> None:
     """What `python -m ddpipe.train` does, with the options of its command line, after meddling."""
     given = main.make_context("train", sys.argv[1:]).params
-    _train(meddling, given["dataset"], given["output"], Recipe.from_json(given["recipe"]))
+    recipe, finds = Recipe.from_json(given["recipe"]), given["find_processes"]
+    _train(meddling, given["dataset"], given["output"], recipe, finds_processes=finds)
 
 
-def _train(meddling: Sequence[Meddling], dataset: str, output: str, recipe: Recipe) -> None:
+def _train(
+    meddling: Sequence[Meddling], dataset: str, output: str, recipe: Recipe, *, finds_processes: bool = False
+) -> None:
     for meddle in meddling:
         meddle()
     hooks = [meddle.before_step for meddle in meddling if hasattr(meddle, "before_step")]
@@ -66,7 +69,7 @@ def _train(meddling: Sequence[Meddling], dataset: str, output: str, recipe: Reci
         for hook in hooks:
             hook(trainer)
 
-    run_rank(lambda: train(dataset, output, recipe, before_step=before_step))
+    run_rank(lambda: train(dataset, output, recipe, finds_processes=finds_processes, before_step=before_step))
 
 
 def train_endlessly(dataset: str, output: str) -> None:

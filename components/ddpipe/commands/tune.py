@@ -35,6 +35,7 @@ from ddpipe.jobs.experiment import RESOURCE, TRIAL, Best, SearchPlan, best_of, c
 from ddpipe.jobs.job import Owner, TrainingJob, training_command
 from ddpipe.jobs.options import JobOptions, Restart
 from ddpipe.model.tasks import TASKS
+from ddpipe.parameters import refuse
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import Run, RunOptions, working_in
 from ddpipe.search import MAX_FAILED, SearchOptions
@@ -216,6 +217,7 @@ def study_command(path: str | None, **values: Any) -> None:
     title = data.name if isinstance(data, PrepareSpec) else "study"
     study = Study.named(given["study"] or timed_name(title))
     training, evaluation = given.of(TrainOptions), given.of(EvaluateSpec)
+    refuse("the search cannot start", ["`processes` of a trial is a number"] * training.finds_processes)
     with resumed_by("study", Run(str(study.folder)), given["study"], same_command()):
         found, finished = tune_here(study, data, recipe, search, training, evaluation)
     print_result({**found.to_dict(), "run": finished.to_dict()}, f"{found.text()}\n{finished.text()}")

@@ -199,8 +199,9 @@ class JobOptions(Parameters):
 
     @property
     def processes_per_pod(self) -> int:
-        """How many processes train in one pod."""
-        return self.processes or max(1, self.gpus)
+        """How many processes train in one pod, or begin to where their number is to be found."""
+        given = 0 if isinstance(self.processes, str) else self.processes
+        return given or max(1, self.gpus)
 
     @property
     def per_pod(self) -> dict[str, str]:

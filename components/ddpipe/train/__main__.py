@@ -17,7 +17,8 @@ from ddpipe.processes.machine import keep_memory, launched_at, search_rarely
 @click.option("--dataset", required=True, help="URI of the dataset version's manifest.")
 @click.option("--output", required=True, help="Folder of this training: a path or s3://bucket/prefix.")
 @click.option("--recipe", default="{}", show_default=True, help="Hyperparameters as a JSON object.")
-def main(dataset: str, output: str, recipe: str) -> None:
+@click.option("--find-processes", is_flag=True, help="Time the first steps; may end for another number.")
+def main(dataset: str, output: str, recipe: str, *, find_processes: bool) -> None:
     """Train as one rank."""
     began = launched_at()
     search_rarely()
@@ -31,7 +32,7 @@ def main(dataset: str, output: str, recipe: str) -> None:
     def work() -> None:
         if own := os.environ.get("DDPIPE_OWN"):  # the user's functions: their address ends with their hash
             run(read_uri(own), own.rpartition("/")[2])
-        train(dataset, output, Recipe.from_json(recipe), began=began)
+        train(dataset, output, Recipe.from_json(recipe), began=began, finds_processes=find_processes)
 
     run_rank(work)
 

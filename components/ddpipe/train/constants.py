@@ -134,6 +134,12 @@ MOST_EPOCHS, MOST_STEPS = 200, 2000
 # Time that evaluation and export need beside scoring, in times that a training process needs to start
 LAUNCHES_LATER = 4.0
 
+# How many processes train: paces.py
+
+# To try a number costs two launches: a tenth of the time left, at most, when it is `LAUNCHES_WORTH` of them
+LAUNCHES_WORTH = 20
+PACE_GAIN = 1.05  # more processes have to be faster by so much: each holds the model once more
+
 # Ranks and memory: fully_sharded.py and journal.py
 
 LARGE_TENSOR = 2**16  # values from which on a rank does not hold a tensor of which it needs a share only

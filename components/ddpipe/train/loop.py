@@ -11,7 +11,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -63,7 +63,7 @@ class Trainer:
         *,
         resumed: bool = False,
         budget: Budget | None = None,
-        before_step: Callable[[Trainer], None] = lambda _: None,
+        before_step: Sequence[Callable[[Trainer], None]] = (),
     ) -> None:
         """Start from the recipe's weights, or wait for `restore` if `resumed`."""
         self._recipe, self._manifest, self._splits = recipe, manifest, splits
@@ -145,16 +145,18 @@ class Trainer:
         self._metrics.restore(states.pop("metrics"))
         self._epoch_began = time.monotonic() - checkpoint.seconds
 
-    def run(self, journal: Journal | None, watch: Watch) -> None:
-        """Take all steps that are left, or as many as make the model better."""
+    def run(self, journal: Journal | None, watch: Watch) -> bool:
+        """Take all steps that are left, or as many as make the model better; whether that is the end."""
         patience = self._recipe.patience
         while self.step < self.steps and not out_of_patience(self.history, self._metric, patience):
             epoch, first = divmod(self.step, self._steps_per_epoch)
             self.classifier.train()
             batches = timed(self._batches(epoch, first), self._usage.waited)
             for number, batch in enumerate(batches, start=first):
-                self.poll(watch)
-                self._before_step(self)
+                if not self.poll(watch):
+                    return False
+                for act in self._before_step:
+                    act(self)
                 self.take(number, batch)
                 if journal:
                     left = self.timetable.seconds_left(self.step)
@@ -163,6 +165,7 @@ class Trainer:
                     break
             self._close_epoch(journal)
             watch.saved()
+        return True
 
     def _batches(self, epoch: int, first: int) -> Iterator[Batch]:
         recipe, train = self._recipe, self._splits["train"]
@@ -176,26 +179,29 @@ class Trainer:
             augmentation=AUGMENTATIONS.get(recipe.augmentation, AUGMENTATIONS["none"]),
         )
 
-    def poll(self, watch: Watch) -> None:
-        """Poll for a request to save or to stop: what one rank is asked for, all do."""
+    def poll(self, watch: Watch) -> bool:
+        """Poll for a request to save or to stop: what one rank is asked for, all do. Whether to go on."""
         if self._saver:
             self._saver.uploads.check()
         request = watch.agreed(self._world)
         if request is TrainingRequest.CONTINUE:
-            return
+            return True
         self._save()
         watch.saved()
+        if request is TrainingRequest.SAVE:
+            return True
+        if self._saver:
+            self._saver.uploads.finish()
+        # The first rank to end makes torchrun stop the others: all wait for the one that writes.
+        self._world.barrier()
         if request is TrainingRequest.STOP:
-            if self._saver:
-                self._saver.uploads.finish()
-            # The first rank to end makes torchrun stop the others: all wait for the one that writes.
-            self._world.barrier()
             raise Interrupted(
                 what="training was interrupted",
                 which=self._store.uri,
                 seen=f"stop requested at step {self.step} of {self.steps}; the state is saved",
                 do="Run the same command again to resume from there.",
             )
+        return False
 
     def take(self, number: int, batch: Batch) -> None:
         """Take one step of the training."""

@@ -155,6 +155,11 @@ class Timetable:
             if world.is_main:
                 _log.info("about %s to train %s more steps", duration(left), f"{self.steps - step:,}")
 
+    @property
+    def pace(self) -> float | None:
+        """Seconds for a unit of work, over the last quarter of the time measured; None if it is not known."""
+        return self._paces()[1] or None if self._marks else None
+
     def seconds_left(self, step: int) -> float | None:
         """Until all steps are taken; None while the pace is not steady, or known for too short a time."""
         if step - self._start < constants.ESTIMATE_STEPS:
@@ -163,7 +168,7 @@ class Timetable:
         early, late = self._paces()
         if not early or not late or max(early, late) >= constants.ESTIMATE_RATIO * min(early, late):
             return None
-        left = (self._pace() or 0.0) * self._work.left(step, self.steps)
+        left = (self.pace or 0.0) * self._work.left(step, self.steps)
         least, most = constants.ESTIMATE_SECONDS
         enough = min(max(least, left / constants.ESTIMATE_PART), most)
         return left if self._marks[-1][0] - self._marks[0][0] >= enough else None
@@ -175,7 +180,7 @@ class Timetable:
 
     def _decided(self, step: int, world: World) -> int:
         """How many steps fit; as many as before if the pace is not known."""
-        pace, budget = self._pace(), self._budget
+        pace, budget = self.pace, self._budget
         if not pace or not budget:
             return self.steps
         there_is = constants.BUDGET_PART * budget.seconds - budget.used
@@ -200,11 +205,7 @@ class Timetable:
         self._marks.append((self._clock(), work, step))
         launch = self._budget.launch if self._budget else 0.0
         if not self._launch_pace or self._marks[-1][0] - self._began < launch:
-            self._launch_pace = self._pace() or 0.0
-
-    def _pace(self) -> float | None:
-        """Seconds for a unit of work, over the last quarter of the time measured; None if it is not known."""
-        return self._paces()[1] or None
+            self._launch_pace = self.pace or 0.0
 
     def _paces(self) -> tuple[float, float]:
         """Seconds for a unit of work in the last two quarters of the time measured; 0 where not known."""
@@ -228,7 +229,8 @@ class TrainingRequest(IntEnum):
 
     CONTINUE = 0
     SAVE = 1
-    STOP = 2
+    RESTART = 2  # save and end, as another number of processes continues
+    STOP = 3
 
 
 class Watch:
@@ -237,14 +239,14 @@ class Watch:
     def __init__(self, minutes: float) -> None:
         """Ask for a checkpoint `minutes` after the last one."""
         self._minutes = minutes
-        self._stop_requested = False
+        self._requested = TrainingRequest.CONTINUE
         self._parent = os.getppid()
         self._polled, self._pause, self._left = time.monotonic(), 0, 0
         self.saved()
 
-    def request_stop(self) -> None:
-        """Stop at the next step."""
-        self._stop_requested = True
+    def request(self, request: TrainingRequest = TrainingRequest.STOP) -> None:
+        """Ask for it at the next step."""
+        self._requested = max(self._requested, request)
 
     def saved(self) -> None:
         """A checkpoint has been written: restart the clock."""
@@ -260,9 +262,10 @@ class Watch:
             self._left -= 1
             return TrainingRequest.CONTINUE
         now, most = time.monotonic(), constants.MOST_UNPOLLED
-        own = TrainingRequest.SAVE if now >= self._next else TrainingRequest.CONTINUE
+        due = TrainingRequest.SAVE if now >= self._next else TrainingRequest.CONTINUE
+        own = max(self._requested, due)
         # An orphan is adopted by another process: torchrun was killed before it could forward a signal.
-        if self._stop_requested or os.getppid() != self._parent:
+        if os.getppid() != self._parent:
             own = TrainingRequest.STOP
         if world.size == 1:
             return own
@@ -309,7 +312,7 @@ class Patience:
 def watching(minutes: float) -> Iterator[Watch]:
     """Turn SIGTERM and SIGINT into requests; a thread other than the main one gets none."""
     watch = Watch(minutes)
-    with on_stop(watch.request_stop):
+    with on_stop(watch.request):
         yield watch
 
 

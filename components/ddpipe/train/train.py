@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,11 +36,12 @@ from ddpipe.train.batches import images_seen
 from ddpipe.train.constants import COMPILED_DEVICES
 from ddpipe.train.journal import keep_journal, summarized
 from ddpipe.train.loop import Trainer
+from ddpipe.train.paces import PaceTimer
 from ddpipe.train.recipe import Determinism, Recipe
 from ddpipe.train.saver import Saver, Uploads, patience_for, uploading
 from ddpipe.train.start import SPLITS, Start, check_trainable, decided_start
 from ddpipe.train.step import determinism
-from ddpipe.train.timetable import Budget, Watch, scored_later, watching
+from ddpipe.train.timetable import Budget, TrainingRequest, Watch, scored_later, watching
 
 _log = logging.getLogger(__name__)
 
@@ -50,9 +52,13 @@ def train(
     recipe: Recipe,
     *,
     began: float | None = None,
+    finds_processes: bool = False,
     before_step: Callable[[Trainer], None] = lambda _: None,
 ) -> None:
-    """Train, or resume where an earlier process stopped; every process of the group calls this alike."""
+    """Train, or resume where an earlier process stopped; every process of the group calls this alike.
+
+    With `finds_processes` it may end early, without a record, so that another number of processes resumes it.
+    """
     began = time.time() if began is None else began
     manifest, store = load_manifest(dataset), open_store(output)
     check_trainable(manifest, dataset)
@@ -66,8 +72,8 @@ def train(
         if start is None:
             _log_once("%s is trained already: nothing to do", store.uri)
             return
-        _train(start, dataset, manifest, store, world, watch, began, before_step)
-        _log_once("trained: %s", store.uri)
+        if _train(start, dataset, manifest, store, world, watch, began, before_step, finds=finds_processes):
+            _log_once("trained: %s", store.uri)
         world.barrier()
 
 
@@ -80,8 +86,10 @@ def _train(
     watch: Watch,
     began: float,
     before_step: Callable[[Trainer], None],
-) -> None:
-    """Train from a start."""
+    *,
+    finds: bool,
+) -> bool:
+    """Train from a start; whether that was all, or another number of processes is to go on."""
     choice, recipe = start.choice, start.choice.recipe
     shape = working_shape(manifest.shape, recipe.resolution)
     splits = {name: open_split((manifest, store_of(dataset)), name, shape=shape) for name in SPLITS}
@@ -93,11 +101,13 @@ def _train(
         launch = time.time() - began
         before = world.decided(lambda: _prepared_in(store)) + launch
         saver = _saver(start, store, world, uploads, recipe, before) if uploads else None
+        restart = partial(watch.request, TrainingRequest.RESTART)
+        timer = PaceTimer(store, world, uploads, launch, restart) if uploads and finds else None
         trainer = Trainer(
             *(recipe, manifest, splits, store, world, saver),
             resumed=start.checkpoint is not None,
             budget=_budget(recipe, manifest, start, before, launch),
-            before_step=before_step,
+            before_step=(before_step, timer) if timer else (before_step,),
         )
         if start.checkpoint:
             trainer.restore(start.checkpoint)
@@ -109,8 +119,8 @@ def _train(
             tracker.training(used, recipe.shaping(), saver.lineage if saver else {})
 
         with keep_journal(store, uploads, step=trainer.step, done=done, about=describe) as journal:
-            trainer.run(journal, watch)
-        if saver and uploads:
+            is_trained = trainer.run(journal, watch)
+        if saver and uploads and is_trained:
             uploads.finish()
             record = _record(dataset, manifest, choice, world=world, trainer=trainer, saver=saver)
 
@@ -119,6 +129,7 @@ def _train(
                 store.write(RECORD, json.dumps(record, indent=2).encode())
 
             uploads.put(RECORD, conclude)
+    return is_trained
 
 
 def _log_start(start: Start, manifest: DatasetManifest, world: World, trainer: Trainer) -> None:

@@ -335,7 +335,7 @@ def test_a_checkpoint_is_asked_for_so_many_minutes_after_the_last_one(clock: lis
 
 def test_a_stop_request_takes_effect_at_any_time(clock: list[float]) -> None:
     watch = Watch(1)
-    watch.request_stop()
+    watch.request()
     clock[0] += 3600
     assert watch.agreed(ALONE) is TrainingRequest.STOP
     watch.saved()
@@ -391,7 +391,7 @@ def test_ranks_poll_in_time_for_a_checkpoint(clock: list[float]) -> None:
 
 def test_a_request_between_two_polls_counts_at_the_next(clock: list[float]) -> None:
     watch, world = polled(clock, 0.025)
-    watch.request_stop()
+    watch.request()
     asked = clock[0]
     while watch.agreed(world) is TrainingRequest.CONTINUE:
         clock[0] += 0.025
@@ -449,8 +449,17 @@ def test_ranks_wait_long_where_each_step_reads_from_the_store(clock: list[float]
 
 
 def test_of_several_ranks_the_most_urgent_decides() -> None:
-    assert max(TrainingRequest) is TrainingRequest.STOP
-    assert sorted(TrainingRequest) == [TrainingRequest.CONTINUE, TrainingRequest.SAVE, TrainingRequest.STOP]
+    requests = TrainingRequest.CONTINUE, TrainingRequest.SAVE, TrainingRequest.RESTART, TrainingRequest.STOP
+    assert tuple(sorted(TrainingRequest)) == requests
+
+
+def test_a_later_request_does_not_replace_a_more_urgent_one() -> None:
+    watch = Watch(1)
+    watch.request(TrainingRequest.RESTART)
+    assert watch.agreed(ALONE) is TrainingRequest.RESTART
+    watch.request()
+    watch.request(TrainingRequest.RESTART)
+    assert watch.agreed(ALONE) is TrainingRequest.STOP
 
 
 def test_a_rank_whose_parent_is_gone_stops(monkeypatch: pytest.MonkeyPatch) -> None:
