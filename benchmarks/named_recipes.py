@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ddpipe.train.constants import FAST
+from ddpipe.train.constants import FAST, WARMUPS
 from ddpipe.train.recipe import AT_FIRST
 
 _FAST: Mapping[str, Any] = {
     **AT_FIRST,
-    **FAST.values(),
+    "optimizer": "muon",
+    "learning_rate": FAST.rates["muon"],
+    "warmup_fraction": WARMUPS["muon"],
+    **FAST.values("muon"),
     "batch_size": 500,
     "augmentation": "shift-alternating-flip",
 }

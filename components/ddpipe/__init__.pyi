@@ -18,7 +18,7 @@ def run(
     path: str | PathLike[str] = "",
     *,
     run: str = "",
-    processes: int = 1,
+    processes: int | str = 1,
     dataset: str = "",
     runs: str = "runs",
     if_unchanged: str = "train",
@@ -82,7 +82,7 @@ def run(
     Args:
         path: The raw data: a folder, a file or s3://bucket/prefix.
         run: Name of the run; an unfinished run is resumed (default: name of the dataset, and the time).
-        processes: Training processes on this machine.
+        processes: Training processes on this machine; auto finds how many are fastest, by the first steps.
         dataset: Dataset version to use instead of a source: the URI of its manifest, or its ID in the store
             or a unique prefix of it.
         runs: URI of the folder that holds all runs, a path or s3://bucket/prefix.
@@ -283,7 +283,7 @@ def train(
     image: str = "",
     nodes: int = 1,
     min_nodes: int = 0,
-    processes: int = 0,
+    processes: int | str = 0,
     cpu: str = "1",
     memory: str = "4Gi",
     gpus: int = 0,
@@ -382,7 +382,8 @@ def train(
         nodes: Number of pods.
         min_nodes: Smallest number of pods to start with, or to continue with after losing some; 0 means all
             of them.
-        processes: Training processes per pod; 0 means one per GPU, or one if there is none.
+        processes: Training processes, per pod or on this machine; 0 means one per GPU, or one if there is
+            none; auto finds how many are fastest on the processors of this machine, by the first steps.
         cpu: CPUs per pod.
         memory: Memory per pod.
         gpus: GPUs per pod.

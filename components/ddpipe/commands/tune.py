@@ -14,7 +14,6 @@ import click
 
 from ddpipe import validation
 from ddpipe.api import (
-    LocalRunOptions,
     RunPlan,
     VersionOptions,
     chosen_recipe,
@@ -35,7 +34,6 @@ from ddpipe.jobs.experiment import RESOURCE, TRIAL, Best, SearchPlan, best_of, c
 from ddpipe.jobs.job import Owner, TrainingJob, training_command
 from ddpipe.jobs.options import JobOptions, Restart
 from ddpipe.model.tasks import TASKS
-from ddpipe.parameters import refuse
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import Run, RunOptions, working_in
 from ddpipe.search import MAX_FAILED, SearchOptions
@@ -190,19 +188,23 @@ def _options(options: JobOptions, plan: SearchPlan) -> dict[str, Any]:
     return {**options.to_dict(), "nodes": options.nodes * plan.parallel, "restart": Restart.ON_FAILURE}
 
 
-_CHECKED = (SearchOptions, PrepareSpec, StartingRecipe, Recipe, TrainOptions, EvaluateSpec, StoreOptions)
 _SHOWN = (
     StudyOptions,
-    LocalRunOptions,
     VersionOptions,
-    *(one for one in _CHECKED if one is not TrainOptions),
+    SearchOptions,
+    PrepareSpec,
+    StartingRecipe,
+    Recipe,
+    EvaluateSpec,
+    StoreOptions,
 )
+_CHECKED = (*_SHOWN, TrainOptions)
 
 
 @on_option
 @click.command("tune", cls=SectionedCommand)
 @click.argument("path", required=False)
-@options(*_SHOWN, without=("run",), brief=True)
+@options(*_SHOWN, brief=True)
 @json_option
 def study_command(path: str | None, **values: Any) -> None:
     """Search hyperparameters on this machine: prepare once, train trials, finish the run of the best one.
@@ -217,7 +219,6 @@ def study_command(path: str | None, **values: Any) -> None:
     title = data.name if isinstance(data, PrepareSpec) else "study"
     study = Study.named(given["study"] or timed_name(title))
     training, evaluation = given.of(TrainOptions), given.of(EvaluateSpec)
-    refuse("the search cannot start", ["`processes` of a trial is a number"] * training.finds_processes)
     with resumed_by("study", Run(str(study.folder)), given["study"], same_command()):
         found, finished = tune_here(study, data, recipe, search, training, evaluation)
     print_result({**found.to_dict(), "run": finished.to_dict()}, f"{found.text()}\n{finished.text()}")

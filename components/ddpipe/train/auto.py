@@ -241,8 +241,7 @@ def _optimizer(builder: _RecipeBuilder) -> None:
     builder.set("learning_rate", float(f"{rate:.2g}"), f"suits {how}, {network} and batches of {batch}")
     smooths = data.task == "multiclass" and not is_own_function(builder.recipe.loss)
     for name, value in family.values(how, smooths=smooths).items():
-        if name not in {*builder.reasons, "warmup_fraction"}:  # which depends on the number of steps
-            builder.set(name, value, f"suits {how} and {network}")
+        builder.set(name, value, f"suits {how} and {network}")
 
 
 def _epochs(builder: _RecipeBuilder) -> None:

@@ -64,16 +64,12 @@ class Family:
     smoothing: float = 0.1
     grows: bool = False  # whether early steps may use smaller images
 
-    def values(self, optimizer: str = "", *, smooths: bool = True) -> dict[str, Any]:
-        """What goes together in a recipe, by the names of its hyperparameters."""
-        how = optimizer or self.optimizer
+    def values(self, optimizer: str, *, smooths: bool = True) -> dict[str, Any]:
+        """What goes with an optimizer in a recipe, by the names of the hyperparameters."""
         return {
-            "optimizer": how,
-            "learning_rate": self.rates[how],
-            "schedule": "linear" if how == "muon" else "cosine",
-            "momentum": MOMENTA[how],
-            "weight_decay": DECAYS[how],
-            "warmup_fraction": WARMUPS[how],
+            "schedule": "linear" if optimizer == "muon" else "cosine",
+            "momentum": MOMENTA[optimizer],
+            "weight_decay": DECAYS[optimizer],
             "label_smoothing": self.smoothing if smooths else 0.0,
         }
 

@@ -60,7 +60,7 @@ class TrainingWork:
 
     def done(self, step: int, steps: int) -> float:
         """The work of the first `step` steps of a training of `steps`."""
-        small = min(step, math.ceil(constants.FULL_RESOLUTION_FROM * steps)) if self.initial < 1 else 0
+        small = min(step, math.ceil(constants.FULL_RESOLUTION_FROM * steps))
         epochs = step / steps_per_epoch(self.images, self.batch_size)
         scorings = math.ceil(epochs) if step == steps else math.floor(epochs)
         saved = (1 - self.initial**2) * self._seen(small)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ddpipe.errors import CorruptObject, NoSuchObject, ParameterError, check_schema, listed
-from ddpipe.parameters import Parameters, parameter
+from ddpipe.parameters import Between, Parameters, parameter
 from ddpipe.runs import NAME, Run
 from ddpipe.storage import open_store, split_uri
 from ddpipe.train.recipe import Recipe, as_today, own_functions
@@ -42,6 +42,7 @@ class StudyOptions(Parameters):
         "the dataset, and the time).",
         common=True,
     )
+    processes: int = parameter(1, "Training processes of a trial.", Between(1, 256), common=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,38 @@ def journal_of_a_training(folder: Path, *, start: int = 0) -> None:
                 journal.epoch(history, losses, [loss / 100 for loss in losses], 2)
 
 
+class Status:
+    """What a TrainJob's status would be told."""
+
+    def __init__(self) -> None:
+        self.put_in: list[tuple[float, float | None, dict[str, float]]] = []
+        self.posted = 0
+
+    def put(self, percent: float, seconds_left: float | None, metrics: dict[str, float]) -> None:
+        self.put_in.append((percent, seconds_left, metrics))
+
+    def post(self) -> None:
+        self.posted = len(self.put_in)
+
+
+def test_the_status_of_a_job_gets_each_step_and_the_score_so_far(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = Status()
+    monkeypatch.setattr(journal, "trainjob_status", lambda: status)
+    journal_of_a_training(tmp_path)
+    score = {"accuracy": 0.75}
+    assert status.put_in == [
+        (15, None, {"step": 1}),
+        (30, None, {"step": 2}),
+        (50, None, {"step": 3}),
+        (pytest.approx(65), None, {"step": 4, **score}),
+        (80, None, {"step": 5, **score}),
+        (100, 83.0, {"step": 6, **score}),
+    ]
+    assert status.posted == STEPS, "the last one, too, before the process ends"
+
+
 @pytest.mark.parametrize("columns", [80, 110])
 def test_a_terminal_shows_a_bar_the_time_left_and_the_score(
     columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

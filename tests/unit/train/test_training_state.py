@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -189,6 +190,14 @@ def test_nan_loss_is_noticed_within_sixteen_steps_and_named(
     assert len(listed.splitlines()) == 4 + len(batch), "one on each line"
     saved = latest(open_store(str(tmp_path / "output")))
     assert (saved.step if saved else 0) == 20 * epoch, "never a state with such a loss"
+
+
+def test_a_checkpoint_has_the_seconds_of_its_unfinished_epoch(dataset: str, output: str) -> None:
+    began = time.monotonic()
+    interrupted(5, dataset, output, RECIPE)
+    checkpoint = latest(open_store(output))
+    assert checkpoint
+    assert (checkpoint.epoch, 0 < checkpoint.seconds < time.monotonic() - began) == (1, True)
 
 
 def test_an_unfinished_epoch_s_seconds_count_when_training_resumes(dataset: str, output: str) -> None:
