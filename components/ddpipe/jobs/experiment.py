@@ -103,14 +103,8 @@ def _manifest(
 def _trial(plan: SearchPlan, job: TrainingJob) -> TrainingJob:
     """The job of a trial; its command is quoted, because Katib lets a shell run the words as they are."""
     given = {item.name: getattr(job, item.name) for item in fields(TrainingJob)}
-    return _TrialJob(
-        **{
-            **given,
-            "nodes": job.nodes // plan.parallel,
-            "restart": plan.restart,
-            "command": ("sh", "-c", shlex.join(job.command)),
-        }
-    )
+    given |= {"nodes": job.nodes // plan.parallel, "restart": plan.restart}
+    return _TrialJob(**{**given, "command": ("sh", "-c", shlex.join(job.command))})
 
 
 def _search(plan: SearchPlan) -> dict[str, Any]:
@@ -136,18 +130,16 @@ def _search(plan: SearchPlan) -> dict[str, Any]:
 
 def owns(found: Object, item: Object) -> bool:
     """Whether a pod belongs to a trial of this Experiment, not of an earlier one of this name."""
-    created: str = item["metadata"]["creationTimestamp"]
-    return created >= str(found["metadata"]["creationTimestamp"])
+    return bool(item["metadata"]["creationTimestamp"] >= found["metadata"]["creationTimestamp"])
 
 
 def concerns(found: Object, event: Object) -> bool:
     """Whether an event is about the Experiment, its sampler or the job of a trial, by their names."""
     named, metadata = event["involvedObject"], found["metadata"]
-    if names(found, event):
-        return True
     # Events outlive what they are about.
     is_new = event["metadata"].get("creationTimestamp", "") >= metadata["creationTimestamp"]
-    return is_new and str(named.get("name", "")).startswith(f"{metadata['name']}-")
+    is_part = str(named.get("name", "")).startswith(f"{metadata['name']}-")
+    return names(found, event) or (is_new and is_part)
 
 
 def phase(found: Object) -> Phase:

@@ -19,7 +19,7 @@ from ddpipe.jobs import CONTAINER
 from ddpipe.jobs.backend import Backend, Controller, OwnedObject
 from ddpipe.jobs.job import JOB, TrainingJob, manifest_of
 from ddpipe.jobs.options import Restart
-from ddpipe.jobs.pods import ranks, template
+from ddpipe.jobs.pods import group, ranks, template
 from ddpipe.jobs.replicas import INDEX, Read, current_and_replaced, replica_of, stage_of
 from ddpipe.jobs.status import JobStatus, Phase, condition
 from ddpipe.kube.resources import JOBS, SERVICES, Object, owns
@@ -84,11 +84,7 @@ def services(job: TrainingJob) -> tuple[OwnedObject, ...]:
 def pod(job: TrainingJob) -> dict[str, Any]:
     """The template of the pods."""
     address = f"{job.name}-0.{job.name}" if job.nodes > 1 else "localhost"
-    env = [
-        *ranks(job, address, PORT, f"metadata.annotations['{INDEX}']"),
-        {"name": "PET_NNODES", "value": str(job.nodes)},
-        {"name": "PET_NPROC_PER_NODE", "value": str(job.processes_per_pod)},
-    ]
+    env = [*ranks(job, address, PORT, f"metadata.annotations['{INDEX}']"), *group(job)]
     plain = template(job, CONTAINER, env)
     in_place = job.restart == Restart.ON_FAILURE
     own = {

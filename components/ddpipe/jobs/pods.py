@@ -58,6 +58,12 @@ def ranks(job: TrainingJob, address: str, port: int, index: str) -> list[dict[st
     ]
 
 
+def group(job: TrainingJob) -> list[dict[str, Any]]:
+    """The size of the group, for torchrun."""
+    values = {"PET_NNODES": str(job.nodes), "PET_NPROC_PER_NODE": str(job.processes_per_pod)}
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
 def _spec(job: TrainingJob, container: str, env: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     # When a kubelet ends a pod that no launcher has ended; a pod may wait for the others to start.
     limits = job.limits

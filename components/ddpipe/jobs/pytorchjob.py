@@ -22,7 +22,7 @@ from ddpipe.jobs import CONTAINER
 from ddpipe.jobs.backend import Backend, Controller
 from ddpipe.jobs.job import TrainingJob, manifest_of
 from ddpipe.jobs.options import Restart
-from ddpipe.jobs.pods import ranks, template
+from ddpipe.jobs.pods import group, ranks, template
 from ddpipe.jobs.replicas import Read, name_within, replica_of, stage_of
 from ddpipe.jobs.status import JobStatus, Phase, Replica, condition
 from ddpipe.kube.resources import Object, Resource, misfits, owns
@@ -89,19 +89,13 @@ def _replica_specs(job: TrainingJob, known: set[str]) -> dict[str, Any]:
     def replicas(count: int, env: Sequence[Object]) -> dict[str, Any]:
         return {"replicas": count, "restartPolicy": job.restart, "template": template(job, CONTAINER, env)}
 
-    set_by_operator = "nprocPerNode" in known
+    set_by_operator = "nprocPerNode" in known  # the size of the group, since 1.7
     if _NO_MASTER in known:
         env = ranks(job, f"{job.name}-worker-0", PORT, INDEX)
-        return {"Worker": replicas(job.nodes, env if set_by_operator else [*env, *_group(job)])}
-    env = [] if set_by_operator else [*_group(job), *_meeting(job)]
+        return {"Worker": replicas(job.nodes, env if set_by_operator else [*env, *group(job)])}
+    env = [] if set_by_operator else [*group(job), *_meeting(job)]
     others = {"Worker": replicas(job.nodes - 1, env)} if job.nodes > 1 else {}
     return {"Master": replicas(1, env), **others}
-
-
-def _group(job: TrainingJob) -> list[dict[str, Any]]:
-    """The size of the group, which operators set themselves since 1.7."""
-    values = {"PET_NNODES": str(job.nodes), "PET_NPROC_PER_NODE": str(job.processes_per_pod)}
-    return [{"name": name, "value": value} for name, value in values.items()]
 
 
 def _meeting(job: TrainingJob) -> list[dict[str, Any]]:
@@ -130,10 +124,8 @@ def phase(found: Object) -> Phase:
 
 def status(job: TrainingJob, found: Object, pods: Sequence[Object], read: Read = replica_of) -> JobStatus:
     """What the job is doing; see `Backend`."""
-    own = (item for item in pods if owns(found, item))
-    replicas = tuple(
-        sorted((read(item, name_within(found, item), CONTAINER) for item in own), key=_rank_order)
-    )
+    own = (read(item, name_within(found, item), CONTAINER) for item in pods if owns(found, item))
+    replicas = tuple(sorted(own, key=_rank_order))
     current = phase(found)
     ending = condition(found, "Failed") or condition(found, "Succeeded") or {}
     message = ending.get("message", "")
@@ -143,11 +135,9 @@ def status(job: TrainingJob, found: Object, pods: Sequence[Object], read: Read =
         # With a master the operator considers only the master: the kept pods of the workers show the rest.
         elif "Master" in found["spec"]["pytorchReplicaSpecs"] and not all(one.over for one in replicas):
             current = Phase.ACTIVE
-    counted = sum(
-        one.get("succeeded") or 0 for one in (found.get("status") or {}).get("replicaStatuses", {}).values()
-    )
-    is_taken_up = bool((found.get("status") or {}).get("conditions"))
-    stage = stage_of(replicas, job.nodes, is_taken_up=is_taken_up)
+    state = found.get("status") or {}
+    counted = sum(one.get("succeeded") or 0 for one in state.get("replicaStatuses", {}).values())
+    stage = stage_of(replicas, job.nodes, is_taken_up=bool(state.get("conditions")))
     return JobStatus(phase=current, stage=stage, message=message, replicas=replicas, succeeded=counted)
 
 

@@ -127,8 +127,7 @@ def _waiting(pod: Object) -> str:
         if item["type"] == "PodScheduled" and item["status"] == "False":
             return _reason(item)
     for item in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
-        waiting = item.get("state", {}).get("waiting")
-        if waiting:
+        if waiting := item.get("state", {}).get("waiting"):
             return _reason(waiting)
     return ""
 
@@ -185,8 +184,7 @@ def _deletion_requested(metadata: Object) -> float:
     # A deletion timestamp is the end of the grace period.
     if "deletionTimestamp" not in metadata:
         return 0
-    limit = datetime.fromisoformat(metadata["deletionTimestamp"]).timestamp()
-    return limit - float(metadata.get("deletionGracePeriodSeconds") or 0)
+    return _seconds(metadata["deletionTimestamp"]) - float(metadata.get("deletionGracePeriodSeconds") or 0)
 
 
 def _ended_before(requested: float, main: Object) -> bool:

@@ -202,8 +202,7 @@ def owns(found: Object, item: Object) -> bool:
     """Whether a pod is one of this job's present run."""
     # A pod's owner is a Job of a JobSet, so only its age distinguishes it from the pods of an earlier job of
     # this name, or from the time before this one was suspended.
-    created: str = item["metadata"]["creationTimestamp"]
-    return created >= _began(found)
+    return bool(item["metadata"]["creationTimestamp"] >= _began(found))
 
 
 def _began(found: Object) -> str:
@@ -220,12 +219,10 @@ def _began(found: Object) -> str:
 def concerns(found: Object, event: Object) -> bool:
     """Whether an event is about the job, its JobSet or its Job."""
     named, metadata = event["involvedObject"], found["metadata"]
-    if names(found, event):
-        return True
     # Events outlive what they are about.
     is_new = event["metadata"].get("creationTimestamp", "") >= metadata["creationTimestamp"]
     parts = {("JobSet", metadata["name"]), ("Job", f"{metadata['name']}-{STEP}-0")}
-    return is_new and (named.get("kind"), named.get("name")) in parts
+    return names(found, event) or (is_new and (named.get("kind"), named.get("name")) in parts)
 
 
 BACKEND = Backend(
