@@ -102,7 +102,6 @@ def _pictures(cluster: Cluster, source: WatchSource) -> Iterator[Picture]:
 
 
 def _change(line: bytes) -> dict[str, Any]:
-    """One event of a watch."""
     try:
         change: dict[str, Any] = json.loads(line)
         kind, found = change["type"], change["object"]

@@ -120,9 +120,8 @@ class Follower:
         self._observer.watch(self.cluster, stop)
         try:
             while True:
-                patience = [] if self._patience.next is None else [self._patience.next]
-                moments = [*self._observer.ends, *self._progress.next, *patience]
-                moments += [] if self._history.next is None else [self._history.next]
+                due = (self._patience.next, self._history.next)
+                moments = [*self._observer.ends, *self._progress.next, *(at for at in due if at is not None)]
                 if self.limits.deadlines.silence is not None:
                     moments.append(self.logs.silence.since + self.limits.deadlines.silence)
                 if self._torn_since is not None:

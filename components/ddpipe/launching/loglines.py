@@ -86,7 +86,6 @@ class _Unfinished:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing has come of it yet."""
         return self._start == b""
 
     @property
@@ -95,7 +94,6 @@ class _Unfinished:
         return bool(self._overwritten)
 
     def add(self, data: bytes) -> None:
-        """Take in what comes next."""
         if self._start is not None:
             self._start += data
             if b" " not in self._start and len(self._start) < _STAMP_SIZE:
@@ -109,7 +107,6 @@ class _Unfinished:
         self._append(last)
 
     def seen(self, *, finished: bool) -> Line:
-        """The line as it is now."""
         if self._start is not None:
             self._append(self._begin(self._start))
         if not finished:

@@ -217,7 +217,7 @@ class PodLog:
 
     def __init__(self, replica: Replica, open_log: OpenLog, take: Take) -> None:
         self._replica, self._open_log, self._take = replica, open_log, take
-        self._gone = False
+        self.rank, self._gone = replica.rank, False
         self._earlier: list[Mark] = []
         self._changed = Condition()
         self.tail: deque[str] = deque(maxlen=TAIL)
@@ -226,11 +226,6 @@ class PodLog:
         self._run: _RunLog | None = None
         self.thread = Thread(target=self._read, name=f"log {replica.rank}", daemon=True)
         self.thread.start()
-
-    @property
-    def rank(self) -> str:
-        """Whose log it is."""
-        return self._replica.rank
 
     @property
     def is_behind(self) -> bool:
@@ -360,7 +355,6 @@ class _RunLog:
         return [*self._earlier, self.mark][-4:]
 
     def is_over(self, error: ApiError | None) -> bool:
-        """Whether there is nothing more to read."""
         if error:
             return not is_transient(error) or not self._pod.is_kept(self.number)
         # What began before the second of the run's end is its own; the next run begins later.

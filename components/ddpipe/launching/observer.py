@@ -161,17 +161,11 @@ class Observer:
 
     def _sources(self) -> tuple[WatchSource, ...]:
         namespace, resource = self._job.namespace, self._backend.resource
+        job = {"fieldSelector": f"metadata.name={self._job.name}"}
+        pods = {"labelSelector": self._backend.selector(self._job.name)}
         return (
-            WatchSource(
-                name="job",
-                path=resource.path(namespace),
-                select={"fieldSelector": f"metadata.name={self._job.name}"},
-            ),
-            WatchSource(
-                name="pods",
-                path=PODS.path(namespace),
-                select={"labelSelector": self._backend.selector(self._job.name)},
-            ),
+            WatchSource(name="job", path=resource.path(namespace), select=job),
+            WatchSource(name="pods", path=PODS.path(namespace), select=pods),
             WatchSource(
                 name="events",
                 path=EVENTS.path(namespace),

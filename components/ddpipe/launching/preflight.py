@@ -205,7 +205,6 @@ def _missing_objects(cluster: Cluster, job: TrainingJob, backend: Backend) -> It
 
 
 def _unusable_snapshots(cluster: Cluster, job: TrainingJob) -> Iterator[str]:
-    """Snapshots from which no volume can be created."""
     wanted = {volume.name: volume for volume in job.mounts if volume.kind is VolumeKind.SNAPSHOT}
     if wanted and not is_served(cluster, SNAPSHOTS):
         yield (
@@ -292,8 +291,7 @@ def choose(
     cluster = cluster.patient(job.limits.outage)
     served = {name: kind for name, kind in kinds.items() if is_served(cluster, kind.resource)}
     for name, kind in served.items():
-        path = kind.resource.path(job.namespace, job.name)
-        found = readable(partial(cluster.get, path))
+        found = readable(partial(cluster.get, kind.resource.path(job.namespace, job.name)))
         if found is not None and owner_of(found) == job.owner:
             say(f"backend {name}: an earlier attempt uses it")
             return kind

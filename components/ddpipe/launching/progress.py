@@ -52,21 +52,17 @@ class Progress:
     """Reports how one job is doing."""
 
     def __init__(self, job: TrainingJob, say: Callable[[str], None], reports: Reports) -> None:
-        self._line = _StatusLine(job, say)
-        self._minutes = _Minutes(reports, say)
-        self._failures = _Failures(say)
+        self._parts = (_StatusLine(job, say), _Failures(say), _Minutes(reports, say))
 
     @property
     def next(self) -> tuple[float, ...]:
         """When lines are due that are not printed yet."""
-        moments = (self._line.next, self._failures.next, self._minutes.next)
-        return tuple(moment for moment in moments if moment is not None)
+        return tuple(part.next for part in self._parts if part.next is not None)
 
     def report(self, status: JobStatus, now: float) -> None:
         """Print what is new."""
-        self._line.report(status, now)
-        self._failures.report(status, now)
-        self._minutes.report(status, now)
+        for part in self._parts:
+            part.report(status, now)
 
 
 def status_line(job: TrainingJob, status: JobStatus) -> str:
@@ -168,7 +164,7 @@ class _Minutes:
 @dataclass(slots=True)
 class _Pauses:
     last: float
-    lines: int = 1
+    lines: int = 0
     longest: float = 0
     is_reported: bool = False
 
@@ -196,10 +192,7 @@ class Silence:
 
     def take(self, rank: str, now: float) -> None:
         """A rank has printed a line."""
-        pauses = self._ranks.get(rank)
-        if pauses is None:
-            self._ranks[rank] = _Pauses(now)
-            return
+        pauses = self._ranks.setdefault(rank, _Pauses(now))
         pauses.longest = max(pauses.longest, now - pauses.last)
         pauses.last, pauses.is_reported = now, False
         pauses.lines += 1

@@ -98,7 +98,6 @@ class _Track:
     is_attempt: bool = True
 
     def update(self, stall: Stall, now: float) -> None:
-        """Take in the present state."""
         if stall.is_new_attempt and not self.is_attempt:
             self.attempts += 1
         self.is_attempt = stall.is_new_attempt
