@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -48,7 +49,7 @@ _JSON = "application/json"
 _METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 # Kept open for reuse; more are opened while more logs are read.
 _CONNECTIONS = 64
-_LONGEST_REFUSAL, _SHOWN = 2**20, 200
+_LONGEST_REFUSAL, _SHOWN, _MOST_WORDS = 2**20, 200, 1000
 # Anything else is what a proxy in front of an API server sends while that is away or busy.
 _ODD = {HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}
 _LONGEST_ANSWER = 2**28
@@ -277,7 +278,9 @@ def _log_in_as_pod() -> _Credentials:
 def _log_in_by_kubeconfig(path: str | None, context: str) -> _Credentials:
     from kubernetes import client, config  # noqa: PLC0415 - the expensive import
 
-    settings, words = client.Configuration(), _Words()
+    # The library logs a plugin's error, swallows it, and continues without credentials.
+    settings, words = client.Configuration(), BufferingHandler(_MOST_WORDS)
+    words.setLevel(logging.ERROR)
     logging.getLogger().addHandler(words)
     try:
         config.load_kube_config(path, context, client_configuration=settings)
@@ -288,27 +291,16 @@ def _log_in_by_kubeconfig(path: str | None, context: str) -> _Credentials:
     pool: urllib3.PoolManager = client.rest.RESTClientObject(settings, maxsize=_CONNECTIONS).pool_manager
     pool.connection_pool_kw["socket_options"] = _KEEPALIVE
     token = settings.get_api_key_with_prefix("authorization")
-    if words.heard and not token and not settings.cert_file:
+    if words.buffer and not token and not settings.cert_file:
         found = config.kube_config.KubeConfigMerger(path or config.KUBE_CONFIG_DEFAULT_LOCATION).config
         user = found["contexts"].get_with_name(context)["context"]["user"]
         plugin = found["users"].get_with_name(user)["user"]["exec"]["command"]
-        raise _PluginFailed(f"{plugin}: {'; '.join(words.heard)}")
+        raise _PluginFailed(f"{plugin}: {'; '.join(record.getMessage() for record in words.buffer)}")
     return _Credentials(settings.host, pool, {"Authorization": token} if token else {})
 
 
 class _PluginFailed(OSError):
     """A program that the kubeconfig names for the login gave no credentials."""
-
-
-class _Words(logging.Handler):
-    """What the client library logs: it swallows a plugin's error, and continues without credentials."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.heard: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.heard.append(record.getMessage())
 
 
 def _refusal(response: urllib3.BaseHTTPResponse) -> ApiError:
