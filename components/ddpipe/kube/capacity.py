@@ -171,15 +171,13 @@ def _slots(node: Node, asked: Amounts, used: Amounts) -> float:
 
 def _lacking(asked: Amounts, nodes: Sequence[Node]) -> Iterator[str]:
     """Which resource no node has enough of; together they may be short though each alone is not."""
-    short = False
-    for name, amount in asked.items():
-        largest = max(_allocatable(node, name) for node in nodes)
-        if amount > largest:
-            short = True
-            yield (
-                f"no node can ever take a pod: {_amount(name, amount)} requested, the largest node has "
-                f"{_amount(name, largest)}"
-            )
+    largest = {name: max(_allocatable(node, name) for node in nodes) for name in asked}
+    short = [name for name in asked if asked[name] > largest[name]]
+    for name in short:
+        yield (
+            f"no node can ever take a pod: {_amount(name, asked[name])} requested, the largest node has "
+            f"{_amount(name, largest[name])}"
+        )
     if not short:
         yield f"no single node can ever take a pod with {_amounts(asked)} together"
 
