@@ -42,36 +42,32 @@ def examine(
     reach: Callable[[], Engine], see: Callable[[], Cluster], package: Package, least: str
 ) -> Iterator[Check]:
     """Run all checks; if the server cannot be used, the rest is left out. `least`: the oldest that works."""
-    engine: Engine | None = None
-    for check, engine in _server(reach):  # noqa: B007 - the last one counts
-        yield check
+    checks, engine = _server(reach)
+    yield from checks
     if engine:
         yield _version(engine, least)
         yield _secret(see, engine.namespace or ONE_USER, package)
 
 
-def _server(reach: Callable[[], Engine]) -> Iterator[tuple[Check, Engine | None]]:
-    """Check address, login and namespace; the server follows once all three are right."""
+def _server(reach: Callable[[], Engine]) -> tuple[list[Check], Engine | None]:
+    """Check address, login and namespace; the server, if all three are right."""
     try:
         engine = reach()
         query = {"page_size": 1, "namespace": engine.namespace}
         engine.client.ask("GET", "experiments", {"experiments": [EXPERIMENT]}, query=query)
     except LoginRequired as error:
-        yield Check("endpoint", State.OK, error.which), None
-        yield _failed("login", error), None
+        return [Check("endpoint", State.OK, error.which), _failed("login", error)], None
     except EngineForbidden as error:
-        yield Check("endpoint", State.OK, error.which), None
-        yield Check("login", State.OK, "the login is valid"), None
-        yield _failed("namespace", error), None
+        login = Check("login", State.OK, "the login is valid")
+        return [Check("endpoint", State.OK, error.which), login, _failed("namespace", error)], None
     except ParameterError as error:
-        yield _failed("namespace" if "namespace" in error.which else "endpoint", error), None
+        return [_failed("namespace" if "namespace" in error.which else "endpoint", error)], None
     except DdpipeError as error:
-        yield _failed("endpoint", error), None
-    else:
-        many = engine.namespace or "none needed: a single-user server"
-        yield Check("endpoint", State.OK, engine.endpoint.shown), engine
-        yield Check("login", State.OK, "experiments can be listed"), engine
-        yield Check("namespace", State.OK, many), engine
+        return [_failed("endpoint", error)], None
+    endpoint = Check("endpoint", State.OK, engine.endpoint.shown)
+    login = Check("login", State.OK, "experiments can be listed")
+    namespace = engine.namespace or "none needed: a single-user server"
+    return [endpoint, login, Check("namespace", State.OK, namespace)], engine
 
 
 def _version(engine: Engine, least: str) -> Check:

@@ -129,8 +129,7 @@ def experiment_id(engine: Engine, name: str) -> str:
 def start(engine: Engine, request: Request, name: str) -> str:
     """Start a run."""
     body = {"display_name": name, **request.body(experiment_id(engine, request.experiment))}
-    made: str = engine.client.ask("POST", "runs", RUN, body=body).run_id
-    return made
+    return str(engine.client.ask("POST", "runs", RUN, body=body).run_id)
 
 
 def latest(engine: Engine, count: int) -> list[RunState]:
