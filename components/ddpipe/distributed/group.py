@@ -19,14 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch import distributed as dist
-from torch.distributed import (
-    DistError,
-    PrefixStore,
-    Store,
-    TCPStore,
-    destroy_process_group,
-    init_process_group,
-)
+from torch.distributed import DistError, PrefixStore, Store, TCPStore
 
 from ddpipe.distributed.ranks import rank
 from ddpipe.distributed.roll_call import calls_of, collective, meet
@@ -141,7 +134,7 @@ def process_group(facts: Mapping[str, str] | None = None, *, join: float = JOIN)
     roll_call = meet(_store(join, world), world.rank, size, own, join)
     with roll_call.answering():
         try:
-            init_process_group(
+            dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
                 store=PrefixStore("group", roll_call.store),
                 rank=world.rank,
@@ -156,7 +149,7 @@ def process_group(facts: Mapping[str, str] | None = None, *, join: float = JOIN)
             reason, *_ = str(error).split(". ")
             waited = calls_of(traceback.extract_tb(error.__traceback__)) + collective()
             raise _broke(world, f"{roll_call.call()}; this rank waited in {waited} ({reason})") from error
-        destroy_process_group()
+        dist.destroy_process_group()
 
 
 def _store(patience: float, world: World) -> Store:

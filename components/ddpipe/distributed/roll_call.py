@@ -92,7 +92,8 @@ class _Host:
             self._answer()
             joined = [other for other in missing if self._channel.check([f"facts/{other}"])]
             missing = [other for other in missing if other not in joined]
-            problems = [problem for other in joined for problem in self._differences(other)]
+            told = {other: json.loads(self._channel.get(f"facts/{other}")) for other in joined}
+            problems = [text for other in told for text in _differences(self._facts, 0, told[other], other)]
             if not problems and missing and time.monotonic() > deadline:
                 problems = [f"{_names(missing)} did not join"]
             if problems:
@@ -114,9 +115,6 @@ class _Host:
             self._store.set(f"answer/{token}", self._name)
             self._processes.add(token[:_HEX])
             self._unanswered.remove(number)
-
-    def _differences(self, other: int) -> list[str]:
-        return _differences(self._facts, 0, json.loads(self._channel.get(f"facts/{other}")), other)
 
 
 def _enter(store: Store, rank: int, size: int, facts: Mapping[str, str], deadline: float) -> RollCall:
