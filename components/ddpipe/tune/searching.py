@@ -120,18 +120,16 @@ class Search:
         if last:
             process.stop()
             process.wait()
-            self._end(number, TrialState.PRUNED, history[:last], scores[last - 1])
-            return True
-        self.ledger.report(number, scores)
-        if record:
-            self._end(number, TrialState.COMPLETE, history, record["final"][self.metric])
+        self.ledger.report(number, scores[:last])
+        if last:
+            seconds = _seconds(history[:last])
+            self.ledger.end(number, TrialState.PRUNED, score=scores[last - 1], seconds=seconds)
+        elif record:
+            score = record["final"][self.metric]
+            self.ledger.end(number, TrialState.COMPLETE, score=score, seconds=_seconds(history))
         elif ended:
             self._fail(number, history, process.failure())
-        return ended
-
-    def _end(self, number: int, state: TrialState, history: Sequence[Record], score: float) -> None:
-        self.ledger.report(number, [epoch[self.metric] for epoch in history])
-        self.ledger.end(number, state, score=score, seconds=_seconds(history))
+        return ended or last is not None
 
     def _fail(self, number: int, history: Sequence[Record], error: DdpipeError) -> None:
         if isinstance(error, Interrupted):

@@ -177,14 +177,7 @@ class Ledger:
             if trial.intermediate_values.get(epoch) != score:
                 self._storage.set_trial_intermediate_value(trial._trial_id, epoch, score)  # noqa: SLF001 - storage's own key
 
-    def end(
-        self,
-        number: int,
-        state: TrialState,
-        *,
-        score: float | None = None,
-        **facts: object,
-    ) -> None:
+    def end(self, number: int, state: TrialState, *, score: float | None = None, **facts: object) -> None:
         """End a trial."""
         key = self.trials()[number]._trial_id  # noqa: SLF001 - storage's own key
         for name, fact in facts.items():
