@@ -138,7 +138,14 @@ class Handle:
         if status.error:
             raise status.error
         if status.phase != "succeeded":
-            raise self._ended(status)
+            last = f"; its last message: {status.remark}" if status.remark else ""
+            raise JobDeleted(
+                what="the outcome of a launch is unknown",
+                which=self.name,
+                seen=f"its launcher ended without recording one (was it killed, or its machine?){last}",
+                do=f"Attach to it again, which looks for its job: ddpipe.attach({self.name!r}, runs=…). "
+                "Local processes end with their launcher: launch them again.",
+            )
         return unpacked_value(self._result().packed_value())
 
     def outputs(self, into: str | Path) -> list[Path]:
@@ -169,30 +176,18 @@ class Handle:
             if self._launched.backend != LOCAL:
                 # A launcher deletes its job as its last act, and nobody learns whether that worked.
                 remove_jobs(Launch.read(self._folder), connect())
-            error = self._ended(Status(phase="stopped"))
+            error = Interrupted(
+                what="a launch was stopped",
+                which=self.name,
+                seen="stop() was called",
+                do="Launch it again under another name.",
+            )
             outcome = {"phase": "stopped", "error": error.as_dict(), "metrics": status.metrics}
             self._folder.write(OUTCOME, json.dumps(outcome, indent=1).encode())
         return self.status()
 
     def _result(self) -> SealedResult:
         return verified(self._folder, self.key, self._launched.sha256)
-
-    def _ended(self, status: Status) -> DdpipeError:
-        if status.phase == "stopped":
-            return Interrupted(
-                what="a launch was stopped",
-                which=self.name,
-                seen="stop() was called",
-                do="Launch it again under another name.",
-            )
-        last = f"; its last message: {status.remark}" if status.remark else ""
-        return JobDeleted(
-            what="the outcome of a launch is unknown",
-            which=self.name,
-            seen=f"its launcher ended without recording one (was it killed, or its machine?){last}",
-            do=f"Attach to it again, which looks for its job: ddpipe.attach({self.name!r}, runs=…). "
-            "Local processes end with their launcher: launch them again.",
-        )
 
     def _last_messages(self) -> tuple[str, Reported]:
         """The launcher's last message, and what the last lines say about the progress."""
