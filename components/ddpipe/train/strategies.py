@@ -161,7 +161,7 @@ def accept_single_values(model: nn.Module) -> None:
     for layer in model.modules():
         if isinstance(layer, _BatchNorm) and not isinstance(layer, SyncBatchNorm):
             layer.register_forward_pre_hook(_use_running_statistics)
-            layer.register_forward_hook(_use_batch_statistics, always_call=True)
+            layer.register_forward_hook(_use_batch_statistics)
 
 
 _SINGLE = "_ddpipe_single_value"
