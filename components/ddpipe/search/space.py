@@ -10,7 +10,6 @@ The declarations of the hyperparameters validate everything, and all problems ar
 
 from __future__ import annotations
 
-import builtins
 import json
 import math
 import re
@@ -163,7 +162,6 @@ def _conflicts(space: Space, recipe: Recipe, given: Iterable[str]) -> list[str]:
 
 
 def _dimension(item: Parameter, text: str | None) -> Dimension:
-    """One dimension."""
     if text is None:
         return _typical(item)
     if found := _LOG.fullmatch(text):
@@ -207,16 +205,7 @@ def _choice(item: Parameter, texts: list[str]) -> Choice:
 
 def _value(item: Parameter, text: str) -> Any:  # noqa: ANN401 - of the hyperparameter's own type
     """A value of a hyperparameter from text; an error if it cannot have it."""
-    try:
-        match item.kind:
-            case builtins.bool:
-                value: Any = _BOOLS[text.lower()]
-            case builtins.str:
-                value = text
-            case kind:
-                value = kind(text)
-    except (ValueError, KeyError):
-        value = text
+    value = _BOOLS.get(text.lower(), text) if item.kind is bool else item.read(text)
     if isinstance(value, float) and not math.isfinite(value):
         value = text
     if value == AUTO:
