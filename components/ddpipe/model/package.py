@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 import numpy as np
@@ -96,7 +96,7 @@ class Signature:
         if not isinstance(values, Mapping) or not isinstance(values.get("input"), Mapping):
             raise ValueError("it is not a signature")  # noqa: TRY004 - a file's fault
         shape = values["input"].get("shape")
-        known = {name: values[name] for name in _SIGNED if name in values}
+        known = {one.name: values[one.name] for one in fields(cls) if one.name in values}
         signature = typed(cls, {**known, "shape": shape[1:] if isinstance(shape, list) else shape})
         if problems := [*signature._problems(), *_preprocessing_problems(signature)]:  # noqa: SLF001 - its own class
             raise ValueError("; ".join(problems))
@@ -132,10 +132,6 @@ def _preprocessing_problems(signature: Signature) -> Iterator[str]:
             yield f"its images of shorter side {how.side} do not fill the shape {signature.shape}"
         if signature.shape[2] != (1 if how.color == "gray" else 3):
             yield f"its preprocessing gives {how.color} images for {signature.shape[2]} channels"
-
-
-_SIGNED = ("architecture", "classes", "task", "thresholds", "views", "temperature", "preprocessing")
-"""Fields of a signature under their own names; the shape is part of the input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
