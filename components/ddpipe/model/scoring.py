@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from ddpipe.data.reader import SplitReader, prefetched
-from ddpipe.data.shards import Images
 from ddpipe.distributed import World
 
 PIXELS = 2**21
@@ -40,13 +39,9 @@ def logits_by(model: nn.Module, device: str = "cpu") -> Answer:
 
 def answers_to(samples: SplitReader, answer: Answer, most: int) -> npt.NDArray[np.float32]:
     """What a model in this process answers to a whole split, shape (samples, classes), in its order."""
-    size = batch_size_for(samples.shape, most)
-
-    def images_of(start: int) -> Images:
-        return samples.images(range(start, min(start + size, len(samples))))
-
-    batches = prefetched(images_of, range(0, len(samples), size), threads=1)
-    return np.concatenate([answer(images) for images in batches])
+    size, rows = batch_size_for(samples.shape, most), range(len(samples))
+    batches = (rows[start : start + size] for start in range(0, len(samples), size))
+    return np.concatenate([answer(images) for images in prefetched(samples.images, batches, threads=1)])
 
 
 def batch_size_for(shape: tuple[int, int, int], most: int) -> int:
@@ -67,16 +62,12 @@ def logits_of(
     batch_size = batch_size_for(samples.shape, batch_size)
     batches = -(-len(samples) // batch_size)
     rounds = -(-batches // world.size)
-    mine = [min(one * world.size + world.rank, batches - 1) for one in range(rounds)]
-
-    def images_of(number: int) -> Images:
-        start = number * batch_size
-        return samples.images(range(start, min(start + batch_size, len(samples))))
-
+    starts = [batch_size * min(one * world.size + world.rank, batches - 1) for one in range(rounds)]
+    mine = [range(len(samples))[start : start + batch_size] for start in starts]
     # Every batch has the same number of rows; rows that the last batch leaves empty are cut off at the end.
     logits = np.zeros((len(mine), batch_size, classes), np.float32)
     with torch.no_grad():
-        for rows, images in zip(logits, prefetched(images_of, mine, threads=1), strict=True):
+        for rows, images in zip(logits, prefetched(samples.images, mine, threads=1), strict=True):
             rows[: len(images)] = model(torch.from_numpy(images).to(world.device)).float().cpu().numpy()
     own = len(world.share(batches))
     return world.gather(logits[:own]).reshape(-1, classes)[: len(samples)]
