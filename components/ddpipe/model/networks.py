@@ -120,17 +120,17 @@ def _convolution(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
     return nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.GroupNorm(4, outputs), nn.ReLU()
 
 
+def _halved(convolution: nn.Conv2d) -> tuple[nn.Module, ...]:
+    return convolution, nn.ReLU(), nn.MaxPool2d(2)
+
+
 def lenet(shape: Shape, classes: int) -> nn.Module:
     """Source: LeCun et al., Proceedings of the IEEE 86(11), 1998; with ReLU and max pooling."""
     _check_size("lenet", shape, 12)
     height, width = ((side // 2 - 4) // 2 for side in shape[:2])
     return nn.Sequential(
-        nn.Conv2d(shape[2], 6, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(6, 16, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
+        *_halved(nn.Conv2d(shape[2], 6, 5, padding=2)),
+        *_halved(nn.Conv2d(6, 16, 5)),
         nn.Flatten(),
         nn.Linear(16 * height * width, 120),
         nn.ReLU(),
@@ -145,12 +145,8 @@ def simple_cnn(shape: Shape, classes: int) -> nn.Module:
     _check_size("simple-cnn", shape, 10)
     height, width = (((side - 2) // 2 - 2) // 2 for side in shape[:2])
     return nn.Sequential(
-        nn.Conv2d(shape[2], 32, 3),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
+        *_halved(nn.Conv2d(shape[2], 32, 3)),
+        *_halved(nn.Conv2d(32, 64, 3)),
         nn.Flatten(),
         nn.Linear(64 * height * width, 128),
         nn.ReLU(),
