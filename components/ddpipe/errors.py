@@ -27,6 +27,7 @@ from unicodedata import category
 # Characters that change the order in which others are shown: with them one name can look like another.
 BIDIRECTIONAL = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _COLORS = re.compile(r"\x1b\[[\d;]*m")
+_KINDS: dict[str, type[DdpipeError]] = {}  # errors by name: a record may name nothing else that is called
 
 
 class DdpipeError(Exception):
@@ -43,6 +44,7 @@ class DdpipeError(Exception):
 
     def __init_subclass__(cls, exit_code: int) -> None:
         cls.exit_code = exit_code
+        _KINDS[cls.__name__] = cls
 
     def __init__(self, *, what: str, which: str, seen: str, do: str) -> None:
         self.what, self.which, self.seen, self.do = what, which, seen, do
@@ -71,14 +73,8 @@ class DdpipeError(Exception):
 
 def from_dict(record: Mapping[str, Any]) -> DdpipeError:
     """The error from its `as_dict`; of a class that this ddpipe does not know, a `DdpipeError`."""
-    kind = _tree(DdpipeError).get(str(record["error"]), DdpipeError)
+    kind = _KINDS.get(str(record["error"]), DdpipeError)
     return kind(**{part: record[part] for part in ("what", "which", "seen", "do")})
-
-
-def _tree(kind: type[DdpipeError]) -> dict[str, type[DdpipeError]]:
-    """A class of errors and those below it, by name: a record may name nothing else that is called."""
-    below = {name: one for sub in kind.__subclasses__() for name, one in _tree(sub).items()}
-    return {kind.__name__: kind, **below}
 
 
 def visible(text: str) -> str:
