@@ -96,9 +96,15 @@ class S3Store:
 
     def swap(self, key: str, expected: bytes | None, data: bytes) -> bool:
         """Replace an object if it is still `expected`; see the head of this file."""
+        address = (self._client, self._bucket, self._name(key))
         with self._translated(key):
             if decides(self._client, self._bucket, self._prefix):
-                return _swap(self._client, self._bucket, self._name(key), expected, data)
+                found, etag = _read(*address)
+                if found != expected:
+                    return False
+                condition = {"If-None-Match": "*"} if etag is None else {"If-Match": etag}
+                # The request may have been repeated, as the answer to the one that succeeded was lost.
+                return _put_if(*address, data, condition) or _read(*address)[0] == data
         with suppress(ParameterError), lease(self.child(f"{key}.lease/")):  # another process has it: lost
             if (self.read(key) if self.exists(key) else None) == expected:
                 self.write(key, data)
@@ -254,18 +260,6 @@ class S3Store:
             seen=seen,
             do="Delete it and run the step again that wrote it.",
         )
-
-
-def _swap(client: Minio, bucket: str, name: str, expected: bytes | None, data: bytes) -> bool:
-    """Replace an object if its content is still `expected`, on a server that `decides`."""
-    found, etag = _read(client, bucket, name)
-    if found != expected:
-        return False
-    condition = {"If-None-Match": "*"} if etag is None else {"If-Match": etag}
-    if _put_if(client, bucket, name, data, condition):
-        return True
-    # The request may have been repeated, as the answer to the one that succeeded was lost.
-    return _read(client, bucket, name)[0] == data
 
 
 @lru_cache
