@@ -80,8 +80,10 @@ class VersionBuilder:
         refuse_if_none_is_left(spec, self._rows, survey.problems)
         refuse_small_classes(spec, survey.classes, survey.samples)
         self._encoding = _encoding(spec, survey, self._packer, self._stored)
+        pattern = {"group_pattern": spec.group_pattern} if spec.group_pattern else {}
+        rule = {"kind": "stratified", "fractions": spec.fractions, **pattern}
         self._earlier, self._rule = kept_places(
-            self._packer.store, spec.name, rule_facts(spec), spec.split_seed, survey.samples
+            self._packer.store, spec.name, rule, spec.split_seed, survey.samples
         )
         while not self._round():
             pass
@@ -192,15 +194,6 @@ def _note_unchanged(samples: Samples, known: Known, stored: Iterable[Stored]) ->
         members = one.entry.members
         same = (one.rows >= 0) & (samples.stamps[one.rows] == members.stamps)
         known.note(one.rows[same], members.sha256[same], members.shapes[same], members.depths[same])
-
-
-def rule_facts(spec: PrepareSpec) -> dict[str, Any]:
-    """How samples are split, except for the seed."""
-    return {
-        "kind": "stratified",
-        "fractions": spec.fractions,
-        **({"group_pattern": spec.group_pattern} if spec.group_pattern else {}),
-    }
 
 
 def manifest_of(

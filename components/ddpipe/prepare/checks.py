@@ -54,12 +54,11 @@ def refuse_small_classes(spec: PrepareSpec, classes: Sequence[str], samples: Sam
     _, shown = shown_by_units(samples, unit, len(classes))
     counts = np.bincount(shown, minlength=len(classes)).tolist()
     noun = "group" if (samples.groups != b"").any() else "image"
-    small = [
+    if small := [
         f"class {name!r} has {counts[label]} {noun}{'s' if counts[label] != 1 else ''}"
         for label, name in enumerate(classes)
         if counts[label] < len(splits)
-    ]
-    if small:
+    ]:
         raise error_for_source(
             spec.where,
             listed(small),

@@ -81,12 +81,7 @@ class Raw:
     def unpack(self, path: Path, shard: ShardRef) -> Callable[[int], bytes]:
         """The pixels of an image."""
         images = open_shard(path, shard, self.shape)
-
-        def part(index: int) -> bytes:
-            (image,) = images.each(np.array([index]))
-            return image.tobytes()
-
-        return part
+        return lambda index: b"".join(image.tobytes() for image in images.each(np.array([index])))
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,13 +86,10 @@ class Packer:
         def may_store() -> bool:
             return keep_going or not self.problems
 
-        def store(content: list[Packed]) -> Stored:
-            return self._stored(encoding, content)
-
         give_memory_back()
         keep_memory()
         total = sum(plan.taken + plan.encoded for plan in plans.values())
-        stored = {}
+        stored, store = {}, partial(self._stored, encoding)
         with TemporaryDirectory() as folder, progress_bar("encoding", total) as progress:
             opened = OpenedShards(self.store, encoding, Path(folder))
             for split, plan in plans.items():

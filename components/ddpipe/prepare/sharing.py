@@ -37,7 +37,7 @@ from ddpipe.prepare.packing import Packer
 from ddpipe.prepare.planning import PackingPlan, Stored, located
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.sources import Survey, open_source
-from ddpipe.sources.samples import Finder, Samples
+from ddpipe.sources.samples import Samples
 from ddpipe.storage import Store
 from ddpipe.storage.sealed import Format
 
@@ -129,12 +129,11 @@ def encode_share(uri: str, sha256: str, number: int) -> int:
 
 def _done(samples: Samples, entries: list[Entry], encoding: Encoding) -> NDArray[np.bool_]:
     """Which samples an earlier process of the share has stored."""
-    done, find = np.zeros(len(samples), np.bool_), Finder(samples.ids)
-    for entry in entries:
-        if entry.encoding == encoding.facts:
-            rows = find.rows(entry.members.ids)
-            same = (rows >= 0) & (samples.stamps[rows] == entry.members.stamps)
-            done[rows[same]] = True
+    done = np.zeros(len(samples), np.bool_)
+    for one in located(entries, samples):
+        if one.entry.encoding == encoding.facts:
+            same = (one.rows >= 0) & (samples.stamps[one.rows] == one.entry.members.stamps)
+            done[one.rows[same]] = True
     return done
 
 

@@ -219,8 +219,7 @@ def shown_by_units(samples: Samples, unit: Rows, classes: int) -> tuple[Rows, Ro
 
 def _is_ours(samples: Samples) -> NDArray[np.bool_]:
     """Whether the source leaves the split of a sample to us; a missing validation split comes from train."""
-    ours: NDArray[np.bool_] = (samples.splits == b"") | (samples.splits == b"train")
-    return ours
+    return np.isin(samples.splits, (b"", b"train"))
 
 
 def kept_places(
