@@ -16,7 +16,6 @@ folder as in a bucket, and it notices its successor before its next save. For ex
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import logging
@@ -44,6 +43,7 @@ from ddpipe.model.tensors import (
 )
 from ddpipe.model.training_record import RECORD, RECORD_SCHEMA
 from ddpipe.storage import Store
+from ddpipe.storage.sealed import sha256
 
 SCHEMA = 2
 _FOLDER = "checkpoints/"
@@ -130,12 +130,7 @@ class TrainingAttempt:
         content = io.BytesIO()
         torch.save(_as_saved(checkpoint), content)
         data = content.getvalue()
-        new = Saved(
-            f"{self.folder}step-{checkpoint.step:08d}.pt",
-            hashlib.sha256(data).hexdigest(),
-            checkpoint.step,
-            best,
-        )
+        new = Saved(f"{self.folder}step-{checkpoint.step:08d}.pt", sha256(data), checkpoint.step, best)
         # Content, pointer, then what no pointer names any more: whenever this ends, the pointer is right.
         self._store.write(new.file, data)
         self.saved = self._kept(new)

@@ -19,13 +19,12 @@ from ddpipe.errors import NoSuchObject
 from ddpipe.model.history import address
 from ddpipe.model.package import FORMAT
 from ddpipe.runs import NAME, Run
-from ddpipe.sources.base import IMAGES, Unreadable
+from ddpipe.sources.base import ENDINGS, Unreadable
 from ddpipe.sources.listing import FileNames, listed_files, read_file
 from ddpipe.storage import exists, open_store, read_uri
 
 log = logging.getLogger(__name__)
 
-ENDINGS = tuple(f".{ending}" for ending in IMAGES)
 TABLE = ".csv"
 
 

@@ -34,8 +34,6 @@ LABEL_BYTES = 2**20  # larger files are no labels; a .json may hold more than th
 LONGEST_NUMBER = 20  # digits of a class that counts as a number
 COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ")  # how files of gzip, bzip2 and xz begin
 
-LONGEST_MAGIC = max(map(len, COMPRESSED))
-
 AT_ONCE = 8  # tars that are listed at the same time
 
 
@@ -76,7 +74,6 @@ class Tars:
 
     @property
     def _folder(self) -> str:
-        """The folder of the tars."""
         return split_uri(self.path)[0].uri if self.path.endswith(".tar") else self.path
 
     def survey(self) -> Survey:
@@ -161,7 +158,7 @@ class Tars:
                 check_end(tar)
         except (tarfile.TarError, EOFError) as error:
             which = f"{self._folder}/{info.key}"
-            if store.read_range(info.key, 0, min(LONGEST_MAGIC, info.size)).startswith(COMPRESSED):
+            if store.read_range(info.key, 0, min(tarfile.BLOCKSIZE, info.size)).startswith(COMPRESSED):
                 do = "Unpack it, with gunzip or the like, and call the result .tar."
                 raise error_for_source(which, "it is compressed, although it is called .tar", do) from error
             raise error_for_source(
@@ -211,7 +208,6 @@ class _Ranges(io.RawIOBase):
 
 
 def _note_label(member: _Member, ending: str, tar: tarfile.TarFile, item: tarfile.TarInfo) -> None:
-    """Record the label in a file, if there is one."""
     if item.size > LABEL_BYTES:
         member.problems.append(f"its .{ending} has {item.size:,} bytes, a label's at most {LABEL_BYTES:,}")
         return
