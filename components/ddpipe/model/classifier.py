@@ -119,10 +119,9 @@ def classifier_of(checkpoint: Checkpoint, *, network: str = "", origin: str = "c
     weights = _weights(checkpoint.states, origin)
     if is_own_function(name):
         _check_named(name, network, origin)
-        built = build(name, shape, classes, trusted=network, is_tried=False)
     else:
         _check_shapes(weights, name, shape, classes, origin)
-        built = build(name, shape, classes, is_tried=False)
+    built = build(name, shape, classes, trusted=network, is_tried=False)
     classifier = Classifier(built, [0.0] * shape[2], [1.0] * shape[2])
     try:
         classifier.load_state_dict(versioned(weights, classifier))
@@ -199,12 +198,11 @@ def _check_shapes(weights: Mapping[str, Tensor], name: str, shape: Shape, classe
         raise _malformed(origin, f"{error.seen}") from error
     expected = {key: tuple(value.shape) for key, value in empty.state_dict().items()}
     found = {key: tuple(value.shape) for key, value in weights.items()}
-    problems = [
+    if problems := [
         f"{key} has shape {found.get(key)}, not {expected.get(key)}"
         for key in sorted(expected.keys() | found.keys())
         if found.get(key) != expected.get(key)
-    ]
-    if problems:
+    ]:
         raise _malformed(
             origin, f"its weights are not those of {name} for {classes} classes: {listed(problems)}"
         )
