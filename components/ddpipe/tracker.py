@@ -23,7 +23,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Full, Queue
 from threading import Thread
-from types import MappingProxyType
 from typing import Any
 
 from ddpipe.errors import NoSuchObject
@@ -42,7 +41,6 @@ _OURS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
 _MOST, _SECONDS, _LENGTH = 100, 10.0, 500
-_NONE: Mapping[str, object] = MappingProxyType({})
 
 _log = logging.getLogger(__name__)
 
@@ -228,9 +226,9 @@ def _log_batch(
     client: Client,
     run: str,
     *,
-    metrics: Mapping[str, object] = _NONE,
-    params: Mapping[str, object] = _NONE,
-    tags: Mapping[str, object] = _NONE,
+    metrics: Mapping[str, object] = {},
+    params: Mapping[str, object] = {},
+    tags: Mapping[str, object] = {},
     step: int = 0,
 ) -> None:
     from mlflow.entities import Metric, Param, RunTag  # noqa: PLC0415

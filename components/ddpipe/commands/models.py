@@ -13,7 +13,7 @@ from ddpipe.commands.step import step_command
 from ddpipe.data.manifest import SPLITS
 from ddpipe.data.versions import address
 from ddpipe.errors import ModelError
-from ddpipe.model.history import ModelVersion, NamedModel, Promotion, models
+from ddpipe.model.history import ModelVersion, NamedModel, models
 from ddpipe.model.package import ModelPackage, load_package
 from ddpipe.serve.naming import package_uri
 from ddpipe.serve.settings import RegisterOptions
@@ -85,7 +85,10 @@ def show_command(version: str, store: str) -> None:
         f"{package.signature.architecture}, {len(package.signature.classes)} classes, {shape}",
         *(f"  {name:24} {value:.4f}" for name, value in _scores(package).items()),
         "promotions",
-        *(_line(one) for one in list(reversed(history.promotions))[:SHOWN]),
+        *(
+            f"  {one.at}  {one.action:8}  {one.version}  {one.reason}"
+            for one in list(reversed(history.promotions))[:SHOWN]
+        ),
     ]
     print_result(facts, "\n".join(lines if promotions else [*lines[:-1], "never promoted"]))
 
@@ -195,7 +198,3 @@ def _plain(version: ModelVersion) -> dict[str, Any]:
 
 def _scores(package: ModelPackage) -> dict[str, float]:
     return {name: score.value for name, score in package.metrics.scores.items()}
-
-
-def _line(promotion: Promotion) -> str:
-    return f"  {promotion.at}  {promotion.action:8}  {promotion.version}  {promotion.reason}"

@@ -195,7 +195,6 @@ def _print_run(state: RunState) -> None:
 
 def _state(run: Run, begun: datetime | None) -> RunState:
     """A run in a folder, in the form of a run on a server."""
-    records = run.steps()
     steps = tuple(
         StepState(
             name=record["step"],
@@ -203,7 +202,7 @@ def _state(run: Run, begun: datetime | None) -> RunState:
             started=datetime.fromisoformat(record["started"]),
             seconds=record["seconds"],
         )
-        for record in records
+        for record in run.steps()
     )
     created = steps[0].started if steps else begun
     return RunState(id=run.name, name=run.name, state=run.state(), created=created, link=run.uri, steps=steps)

@@ -66,8 +66,7 @@ def export(
         ),
     )
     evaluated = with_views(classifier, signature.views).eval()
-    data = (manifest, store_of(manifest_uri))
-    samples = open_split(data, evaluation.subject.split, shape=signature.shape)
+    samples = open_split((manifest, store_of(manifest_uri)), evaluation.subject.split, shape=signature.shape)
     model, checks = _onnx(evaluated, signature, samples, evaluation)
     answers = logits_by(evaluated) if model is None else Session(model, torch.get_num_threads())
     lineage = {
@@ -141,12 +140,11 @@ def _check_same_dataset(
     manifest: DatasetManifest, checkpoint: Checkpoint, evaluation: Evaluation, manifest_uri: str
 ) -> None:
     ids = {"training": checkpoint.dataset_id, "evaluation": evaluation.subject.dataset_id}
-    problems = [
+    if problems := [
         f"the {name} used dataset version {dataset_id}"
         for name, dataset_id in ids.items()
         if dataset_id != manifest.dataset_id
-    ]
-    if problems:
+    ]:
         raise ParameterError(
             what="training, evaluation and dataset do not belong together",
             which=manifest_uri,

@@ -114,8 +114,7 @@ class Multilabel(Task):
 
     def probabilities(self, logits: FloatArray) -> FloatArray:
         """Sigmoid of each label."""
-        shares: FloatArray = np.exp(-np.logaddexp(0.0, -logits.astype(np.float64)))
-        return shares
+        return np.exp(-np.logaddexp(0.0, -logits.astype(np.float64)))
 
     def truth(self, labels: IntArray, classes: int) -> BoolArray:
         """Labels are 0 or 1, shape (samples, classes)."""

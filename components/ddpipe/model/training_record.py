@@ -47,7 +47,7 @@ def training_record(training_uri: str) -> dict[str, Any]:
     store = open_store(training_uri)
     content = store.read(RECORD)
     try:
-        values = json.loads(content)
+        values: dict[str, Any] = json.loads(content)
         check_schema(values, RECORD_SCHEMA, f"{store.uri}/{RECORD}")
         _check(values)
     except (ValueError, RecursionError) as error:
@@ -57,8 +57,7 @@ def training_record(training_uri: str) -> dict[str, Any]:
             seen=str(error),
             do="Delete it and run the training again: it resumes from its last checkpoint.",
         ) from error
-    record: dict[str, Any] = values
-    return record
+    return values
 
 
 def how_far(record: Mapping[str, Any]) -> str:

@@ -119,13 +119,12 @@ def _shades(
         return _looked_up(file, file.VOILUTSequence[0], values)
     if not own:
         return values / (2**file.BitsStored - 1) if _is_plain(file) else _spread(values, ~padding)
+    center, width = own
     if function == "SIGMOID":
-        center, width = own
         return 1 / (1 + np.exp(-4 * (values - center) / width))
     if function == "LINEAR_EXACT":
-        center, width = own
         return (values - center) / width + 0.5
-    return _linear(values, *own)
+    return _linear(values, center, width)
 
 
 def _is_plain(file: Dataset) -> bool:

@@ -26,7 +26,6 @@ from ddpipe.storage import ObjectInfo
 
 log = logging.getLogger(__name__)
 
-
 NO_PICTURES = (
     *(".avi", ".mov", ".mp3", ".mp4", ".wav", ".csv", ".tsv", ".json", ".xml", ".yaml", ".npy", ".ipynb"),
     *(".doc", ".docx", ".html", ".md", ".pdf", ".txt", ".xls", ".xlsx", ".gz", ".tar", ".zip", ".py"),
@@ -167,7 +166,6 @@ def _doubt(found: Sequence[Placed]) -> tuple[str, str] | None:
 
 
 def _placed(infos: Iterable[ObjectInfo], *, has_splits: bool) -> Iterator[Placed]:
-    """The files in class folders."""
     for info in infos:
         parts = parts_of(info.key)
         split = split_called(parts[0]) if has_splits and len(parts) > 1 else ""

@@ -209,7 +209,6 @@ def bare(data: bytes) -> tuple[Shape, bytes] | None:
 
 
 def _unwrapped(data: bytes) -> Image.Image:
-    """An image file, opened."""
     if found := bare(data):
         (height, width, channels), pixels = found
         return Image.frombytes("L" if channels == 1 else "RGB", (width, height), pixels)

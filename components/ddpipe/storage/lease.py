@@ -74,8 +74,6 @@ def _taken(store: Store) -> ParameterError:
 
 
 class _Lease:
-    """The lease of this process."""
-
     def __init__(self, store: Store) -> None:
         self.store = store
         self.key = f"{LEASE}{socket.gethostname()}.{os.getpid()}.{_machine()}{uuid4().hex[_MACHINE:]}"
