@@ -7,8 +7,9 @@ from evaluation_runs import a_record
 from sklearn import metrics as sklearn
 
 from ddpipe.evaluate.figures import precision_recall_curves
-from ddpipe.evaluate.measure import precision_recall
+from ddpipe.evaluate.measure import precision_recall, roc
 from ddpipe.evaluate.report import render
+from ddpipe.model.evaluation import Curve
 
 
 def test_report_has_precision_recall_curves() -> None:
@@ -31,6 +32,15 @@ def test_precision_recall_is_that_of_scikit_learn() -> None:
     assert found.precision == tuple(precision[::-1])
     assert found.recall == tuple(recall[::-1])
     assert found.threshold == (1.0, *thresholds[::-1])
+
+
+def test_roc_is_that_of_scikit_learn_from_a_threshold_of_one() -> None:
+    labels = np.arange(50) % 3 == 0
+    probabilities = np.random.default_rng(0).random(50)
+    found = roc(labels, probabilities)
+    false_positive, true_positive, thresholds = sklearn.roc_curve(labels, probabilities)
+    assert found == Curve(tuple(false_positive), tuple(true_positive), (1.0, *thresholds[1:]))
+    assert roc(labels | True, probabilities) == Curve((), (), ())
 
 
 def test_curves_are_thinned_to_a_hundred_points() -> None:

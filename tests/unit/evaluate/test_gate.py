@@ -354,3 +354,12 @@ def test_a_gate_without_a_question_is_rejected(runs: Path, spec: GateSpec) -> No
 def test_a_model_name_that_is_no_part_of_a_path_is_rejected() -> None:
     with pytest.raises(ParameterError, match="not a name"):
         GateSpec(gate_model="../up").validated()
+
+
+@pytest.mark.parametrize(("name", "low"), [("gate_minimum", 0), ("gate_gain", -1), ("gate_drop", 0)])
+def test_what_a_score_may_have_to_reach_is_a_score(name: str, low: float) -> None:
+    for value in (low, 0, 0.01, 1):
+        assert getattr(GateSpec(gate_model="toys", **{name: value}).validated(), name) == value
+    for value in (low - 0.01, 1.01):
+        with pytest.raises(ParameterError, match=name):
+            GateSpec(gate_model="toys", **{name: value}).validated()
