@@ -92,8 +92,8 @@ class _Host:
             self._answer()
             joined = [other for other in missing if self._channel.check([f"facts/{other}"])]
             missing = [other for other in missing if other not in joined]
-            told = {other: json.loads(self._channel.get(f"facts/{other}")) for other in joined}
-            problems = [text for other in told for text in _differences(self._facts, 0, told[other], other)]
+            facts = {other: json.loads(self._channel.get(f"facts/{other}")) for other in joined}
+            problems = [text for other in facts for text in _differences(self._facts, 0, facts[other], other)]
             if not problems and missing and time.monotonic() > deadline:
                 problems = [f"{_names(missing)} did not join"]
             if problems:

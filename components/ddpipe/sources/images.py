@@ -48,7 +48,7 @@ DEEP = 16  # bits per value of images that have more than 8
 
 
 class _Kept(threading.local):
-    """A resizer for each thread: to allocate its memory anew takes as long as to scale an image."""
+    """A resizer for each thread: to allocate its memory again takes as long as to scale an image."""
 
     def __init__(self) -> None:
         self.resizer = Resizer and Resizer()

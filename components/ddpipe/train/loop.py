@@ -180,7 +180,7 @@ class Trainer:
         )
 
     def poll(self, watch: Watch) -> bool:
-        """Poll for a request to save or to stop: what one rank is asked for, all do. Whether to go on."""
+        """Poll for a request to save or to stop: what one rank is asked for, all do. Whether to continue."""
         if self._saver:
             self._saver.uploads.check()
         request = watch.agreed(self._world)

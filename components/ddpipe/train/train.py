@@ -89,7 +89,7 @@ def _train(
     *,
     finds: bool,
 ) -> bool:
-    """Train from a start; whether that was all, or another number of processes is to go on."""
+    """Train from a start; whether that was all, or another number of processes is to continue."""
     choice, recipe = start.choice, start.choice.recipe
     shape = working_shape(manifest.shape, recipe.resolution)
     splits = {name: open_split((manifest, store_of(dataset)), name, shape=shape) for name in SPLITS}

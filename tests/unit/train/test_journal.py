@@ -63,7 +63,7 @@ def journal_of_a_training(folder: Path, *, start: int = 0) -> None:
 
 
 class Status:
-    """What a TrainJob's status would be told."""
+    """What would be posted as a TrainJob's status."""
 
     def __init__(self) -> None:
         self.put_in: list[tuple[float, float | None, dict[str, float]]] = []

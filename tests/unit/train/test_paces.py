@@ -89,7 +89,7 @@ def test_a_training_saves_and_ends_for_another_number(
     assert checkpoint.step == STEADY + 1
 
 
-def test_it_goes_on_if_its_number_is_known(
+def test_it_continues_if_its_number_is_known(
     dataset: str, output: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -101,7 +101,7 @@ def test_it_goes_on_if_its_number_is_known(
     assert caplog.text.count("images per second by processes") == 1
 
 
-def test_it_goes_on_without_a_processor_for_more(
+def test_it_continues_without_a_processor_for_more(
     dataset: str, output: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(paces, "cpus", lambda: 1)
@@ -112,7 +112,7 @@ def test_it_goes_on_without_a_processor_for_more(
     assert "training continues with 1" in caplog.text
 
 
-def test_it_goes_on_if_too_little_is_left(
+def test_it_continues_if_too_little_is_left(
     dataset: str, output: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(paces, "LAUNCHES_WORTH", 1e9)
