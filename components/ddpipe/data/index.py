@@ -46,11 +46,11 @@ def described(
 ) -> tuple[Split, Mapping[str, bytes]]:
     """A split for a manifest, and the files of its columns; ids and groups have shape (samples,)."""
     ids, ids_data = _encoded(trimmed(sample_ids))
-    shown, shown_data = _encoded(labels.astype(np.int64, copy=False))
+    shown, shown_data = _encoded(labels.astype(np.int64))
     objects = {object_key(ids): ids_data, object_key(shown): shown_data}
     together = None
     if groups is not None:
-        together, data = _encoded(np.unique(groups, return_inverse=True)[1].astype(np.int64, copy=False))
+        together, data = _encoded(np.unique(groups, return_inverse=True)[1].astype(np.int64))
         objects[object_key(together)] = data
     return Split(tuple(shards), ids, shown, tuple(class_counts(labels, classes).tolist()), together), objects
 

@@ -82,7 +82,7 @@ def logits_of_champion(
         session = session_of(package.folder, package.signature)
     except CorruptObject as error:
         raise NotComparable(f"the ONNX model of the champion cannot run: {error.seen}") from error
-    scaled = (answers_to(samples, session, BATCH) / temperature).astype(np.float32, copy=False)
+    scaled = (answers_to(samples, session, BATCH) / temperature).astype(np.float32)
     return scaled, "computed again from its ONNX model"
 
 
