@@ -6,7 +6,6 @@ import io
 import math
 import re
 import struct
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,7 +29,6 @@ SIDEWAYS = (5, 6, 7, 8)  # its values that swap height and width
 TURNED = range(2, 9)  # its values that are not upright
 LARGEST = Image.MAX_IMAGE_PIXELS or 2**26  # pixels; Pillow only warns, and refuses twice as many
 LONGEST = 65_500  # pixels of a side: a JPEG has no more
-KEPT_PIXELS = 2**22  # of an image that is scaled in width: a resizer keeps its memory, here up to 16 MB
 FILTER = Image.Resampling.BICUBIC  # as wide as the reduction asks for, so that nothing fine turns into moiré
 CHANNELS = {b"P5": 1, b"P6": 3}  # of netpbm's kinds of image
 WRAPPING = re.compile(rb"(P5|P6) (\d{1,9}) (\d{1,9}) 255\n")  # what `wrapped` puts before the pixels
@@ -45,16 +43,6 @@ LENGTHS = 16  # lengths that a JPEG's codes may have
 HEIC = re.compile(rb"....ftyp(?:he|mif1|msf1)", re.DOTALL)  # how photographs of telephones may begin
 COLORS, SHADES = 320, 256  # the TIFF tag of a palette, and how many values 8 bits have
 DEEP = 16  # bits per value of images that have more than 8
-
-
-class _Kept(threading.local):
-    """A resizer for each thread: to allocate its memory again takes as long as to scale an image."""
-
-    def __init__(self) -> None:
-        self.resizer = Resizer and Resizer()
-
-
-_KEPT = _Kept()
 
 
 class Probed(NamedTuple):
@@ -156,10 +144,10 @@ def scaled(image: Image.Image, size: tuple[int, int]) -> Image.Image:
         return image
     if Resizer is None:
         return image.resize(size, FILTER)
-    resizer = _KEPT.resizer if image.height * size[0] <= KEPT_PIXELS else Resizer()
     result = Image.new(image.mode, size)
-    way = ResizeAlg.convolution(FilterType.catmull_rom)
-    resizer.resize_pil(image, result, ResizeOptions(way, use_alpha=False))
+    Resizer().resize_pil(
+        image, result, ResizeOptions(resize_alg=ResizeAlg.convolution(FilterType.catmull_rom))
+    )
     return result
 
 

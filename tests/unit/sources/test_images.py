@@ -141,15 +141,6 @@ def test_the_fast_filter_is_pillow_s_but_for_rounding(mode: str, size: tuple[int
     assert np.abs(np.asarray(scaled(picture, size)) - wanted).max() <= 2
 
 
-def test_what_a_resizer_scaled_before_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    pictures = [
-        Image.effect_noise(size, 80).convert(mode) for size in ((133, 100), (9, 300)) for mode in ("RGB", "L")
-    ]
-    again = [scaled(picture, (85, 64)) for picture in [*pictures, *pictures]]
-    monkeypatch.setattr("ddpipe.sources.images.KEPT_PIXELS", 0)  # a new one for each
-    assert again == 2 * [scaled(picture, (85, 64)) for picture in pictures]
-
-
 def test_where_the_fast_filter_is_missing_pillow_s_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     picture = Image.effect_noise((133, 100), 80)
     monkeypatch.setattr("ddpipe.sources.images.Resizer", None)
