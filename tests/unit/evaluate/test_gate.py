@@ -35,7 +35,7 @@ from ddpipe.model.history import NamedModel
 from ddpipe.model.metrics import DECIDING, METRICS, Answers
 from ddpipe.model.package import load_package
 from ddpipe.model.tasks import TASKS, BoolArray, IntArray
-from ddpipe.model.verdict import FORMAT, Verdict, load_verdict
+from ddpipe.model.verdict import FORMAT, ClassPair, Comparison, Verdict, load_verdict
 from ddpipe.storage import open_store
 
 MULTICLASS = TASKS["multiclass"]
@@ -363,3 +363,51 @@ def test_what_a_score_may_have_to_reach_is_a_score(name: str, low: float) -> Non
     for value in (low - 0.01, 1.01):
         with pytest.raises(ParameterError, match=name):
             GateSpec(gate_model="toys", **{name: value}).validated()
+
+
+def a_comparison(gain: float, low: float, p_value: float | None, lost: float = 0.0) -> Comparison:
+    return Comparison(
+        candidate=0.5 + gain,
+        champion=0.5,
+        low=low,
+        high=gain + 0.1,
+        confidence=0.95,
+        p_value=p_value,
+        both_right=40,
+        only_candidate=10,
+        only_champion=10,
+        both_wrong=40,
+        classes=(ClassPair("a", 50, 0.5 - lost, 0.5),),
+    )
+
+
+@pytest.mark.parametrize(
+    ("gain", "metric", "p_value", "decision"),
+    [
+        (0.0, "accuracy", 0.04, "promote"),
+        (0.0, "accuracy", 0.05, "promote"),
+        (0.0, "accuracy", 0.06, "keep"),
+        (0.0, "accuracy", None, "promote"),
+        (0.0, "macro_auc", 0.06, "promote"),
+        (0.005, "accuracy", 0.06, "keep"),
+        (-0.01, "accuracy", 0.06, "promote"),
+    ],
+)
+def test_accuracy_has_to_pass_two_tests_unless_a_loss_is_accepted(
+    gain: float, metric: str, p_value: float | None, decision: str
+) -> None:
+    spec = GateSpec(gate_model="toys", gate_gain=gain)
+    found = decide(spec, metric=metric, value=0.6, champion="v1", comparison=a_comparison(0.1, 0.01, p_value))
+    assert found.decision == decision
+
+
+@pytest.mark.parametrize(
+    ("gain", "reason"),
+    [(0.1, "although accuracy rose"), (0.0, "and accuracy stayed"), (-0.1, "and accuracy fell")],
+)
+def test_a_class_that_fell_is_the_reason_whatever_the_score_did(gain: float, reason: str) -> None:
+    spec = GateSpec(gate_model="toys", gate_drop=0.1)
+    compared = a_comparison(gain, 0.01, 0.01, lost=0.2)
+    found = decide(spec, metric="accuracy", value=0.6, champion="v1", comparison=compared)
+    assert found.decision == "keep"
+    assert f"class 'a' fell from 0.5000 to 0.3000, {reason}" in found.reason

@@ -11,7 +11,7 @@ from evaluation_runs import a_training, some_labels, some_logits
 from samples import published, some_images
 
 from ddpipe.evaluate.evaluate import evaluate
-from ddpipe.evaluate.measure import LOWEST, fitted, measure
+from ddpipe.evaluate.measure import LOWEST, _least, fitted, measure
 from ddpipe.export.export import export
 from ddpipe.model.evaluation import Metrics
 from ddpipe.model.tasks import TASKS
@@ -31,6 +31,15 @@ def _claims(factor: float, samples: int = 4000) -> tuple[np.ndarray, np.ndarray]
 def test_a_temperature_undoes_exaggeration(factor: float) -> None:
     logits, truth = _claims(factor)
     assert fitted(logits, truth, TASKS["multiclass"]) == pytest.approx(factor, rel=0.1)
+
+
+@pytest.mark.parametrize("task", ["multiclass", "multilabel"])
+@pytest.mark.parametrize(("samples", "margin", "least"), [(10, np.log(11), 1), (30, 2 * np.log(31), 2)])
+def test_answers_that_are_all_right_keep_the_doubt_of_laplace(
+    task: str, samples: int, margin: float, least: float
+) -> None:
+    truth = np.ones((samples, 2), bool) if task == "multilabel" else np.eye(2, dtype=bool)[[0] * samples]
+    assert _least(margin * truth, truth, TASKS[task]) == pytest.approx(least, abs=1e-3)
 
 
 def test_labels_have_one_temperature_together() -> None:
