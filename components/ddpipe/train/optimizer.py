@@ -14,12 +14,14 @@ from torch.optim import SGD, AdamW, Optimizer
 from ddpipe.train.recipe import SCHEDULES, Optimizers, Recipe
 
 
-def build_optimizer(recipe: Recipe, model: nn.Module, *, fused: bool) -> Optimizer:
-    """The recipe's optimizer over all parameters of the model that can be trained."""
+def build_optimizer(
+    recipe: Recipe, model: nn.Module, *, fused: bool, fastest: torch.dtype = torch.float32
+) -> Optimizer:
+    """The recipe's optimizer over all parameters that can be trained; `fastest`: where bits do not count."""
     rate, momentum = recipe.learning_rate, recipe.momentum
     match Optimizers(recipe.optimizer):
         case Optimizers.MUON:
-            return Muon(model, lr=rate, momentum=momentum)
+            return Muon(model, lr=rate, momentum=momentum, dtype=fastest)
         case Optimizers.ADAMW:
             return AdamW(_groups(recipe, model), lr=rate, betas=(momentum, 0.999), fused=fused)
         case Optimizers.SGD:
@@ -120,8 +122,11 @@ class Muon(Optimizer):
     undo scales anyway, and so the learning rate is the relative size of an update.
     """
 
-    def __init__(self, model: nn.Module, *, lr: float, momentum: float) -> None:
-        """Optimise the parameters of a model."""
+    def __init__(
+        self, model: nn.Module, *, lr: float, momentum: float, dtype: torch.dtype = torch.float32
+    ) -> None:
+        """Optimise the parameters of a model; updates are made orthogonal in `dtype`."""
+        self._dtype = dtype
         learned = [weights for weights in model.parameters() if weights.requires_grad]
         matrices = [weights for weights in hidden_matrices(model) if weights.requires_grad][:-1]
         hidden = set(map(id, matrices))
@@ -139,10 +144,18 @@ class Muon(Optimizer):
                 if weights.grad is None:
                     continue
                 if group["hidden"]:
-                    state = self.state[weights]
-                    _update_orthogonally(weights, weights.grad, state, group["lr"], group["momentum"])
+                    self._update_orthogonally(weights, weights.grad, group["lr"], group["momentum"])
                 else:
                     _update_as_adam(weights, weights.grad, self.state[weights], group["lr"] * REST)
+
+    def _update_orthogonally(self, weights: Tensor, gradient: Tensor, rate: float, momentum: float) -> None:
+        state = self.state[weights]
+        if not state:
+            state["momentum"] = torch.zeros_like(weights)
+        state["momentum"].mul_(momentum).add_(gradient)
+        update = gradient.add(state["momentum"], alpha=momentum)
+        weights.mul_(len(weights) ** 0.5 / weights.norm().clamp(min=_TINY))
+        weights.sub_(orthogonal(update.flatten(1), self._dtype).view_as(weights), alpha=rate)
 
 
 def hidden_matrices(model: nn.Module) -> list[Tensor]:
@@ -156,11 +169,11 @@ def hidden_matrices(model: nn.Module) -> list[Tensor]:
     ]
 
 
-def orthogonal(matrix: Tensor) -> Tensor:
+def orthogonal(matrix: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """A matrix, shape (rows, columns), with its singular values near 1, by Newton-Schulz iterations."""
     first, third, fifth = _COEFFICIENTS
     tall = matrix.shape[0] > matrix.shape[1]
-    found = (matrix.T if tall else matrix).bfloat16()
+    found = (matrix.T if tall else matrix).to(dtype)
     # The iteration needs singular values of at most 1; the norm is at least the largest of them.
     found = found / found.norm().clamp(min=_TINY)
     for _ in range(_ITERATIONS):
@@ -168,17 +181,6 @@ def orthogonal(matrix: Tensor) -> Tensor:
         found = first * found + (third * square + fifth * square @ square) @ found
     orthogonalized: Tensor = (found.T if tall else found).type_as(matrix)
     return orthogonalized
-
-
-def _update_orthogonally(
-    weights: Tensor, gradient: Tensor, state: dict[str, Any], rate: float, momentum: float
-) -> None:
-    if not state:
-        state["momentum"] = torch.zeros_like(weights)
-    state["momentum"].mul_(momentum).add_(gradient)
-    update = gradient.add(state["momentum"], alpha=momentum)
-    weights.mul_(len(weights) ** 0.5 / weights.norm().clamp(min=_TINY))
-    weights.sub_(orthogonal(update.flatten(1)).view_as(weights), alpha=rate)
 
 
 def _update_as_adam(weights: Tensor, gradient: Tensor, state: dict[str, Any], rate: float) -> None:

@@ -30,7 +30,7 @@ from ddpipe.model.own import own_augmentation, own_loss
 from ddpipe.train.batches import Batch, resized, resolution, seed_of_step
 from ddpipe.train.objective import Objective
 from ddpipe.train.optimizer import WeightAverage, build_optimizer, learning_rate, set_learning_rate
-from ddpipe.train.recipe import Determinism, Precision, Recipe, own_functions
+from ddpipe.train.recipe import Determinism, Optimizers, Precision, Recipe, own_functions
 from ddpipe.train.replicated import Strategy
 from ddpipe.train.strategies import RunningStatistics
 
@@ -60,7 +60,9 @@ class TrainingStep:
         self._dtype = network_dtype(Precision(recipe.precision), world)
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=self._dtype is torch.float16)
         self.strategy = strategy
-        self.optimizer = build_optimizer(recipe, classifier, fused=strategy.fused_optimizer)
+        is_muon = recipe.optimizer == Optimizers.MUON
+        fastest = network_dtype(Precision.AUTO, world) if is_muon else torch.float32
+        self.optimizer = build_optimizer(recipe, classifier, fused=strategy.fused_optimizer, fastest=fastest)
         decay = recipe.averaging_decay
         self.average = WeightAverage(classifier, decay) if decay else None
 

@@ -377,7 +377,7 @@ def a_comparison(gain: float, low: float, p_value: float | None, lost: float = 0
         only_candidate=10,
         only_champion=10,
         both_wrong=40,
-        classes=(ClassPair("a", 50, 0.5 - lost, 0.5),),
+        classes=(ClassPair(name="a", support=50, candidate=0.5 - lost, champion=0.5),),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import pytest
 import torch
 import torchvision
 from torch import nn
@@ -31,10 +32,26 @@ def train(network: nn.Module, optimizer: Muon, steps: int) -> list[float]:
     return losses
 
 
-def test_an_orthogonal_update_moves_every_direction_about_alike() -> None:
-    for shape in ((16, 40), (40, 16)):
-        values = torch.linalg.svdvals(orthogonal(torch.randn(shape)))
-        assert 0.3 < values.min() < values.max() < 1.6
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(16, 40), (40, 16)])
+def test_an_orthogonal_update_moves_every_direction_about_alike(
+    dtype: torch.dtype, shape: tuple[int, int]
+) -> None:
+    update = orthogonal(torch.randn(shape), dtype)
+    assert update.dtype is torch.float32
+    values = torch.linalg.svdvals(update)
+    assert 0.3 < values.min() < values.max() < 1.6
+
+
+def test_an_update_is_computed_in_the_type_that_is_asked_for() -> None:
+    updated = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        network = a_network()
+        train(network, Muon(network, lr=0.1, momentum=0.6, dtype=dtype), 1)
+        updated[dtype] = network[0].weight.detach()
+    exact, rounded = updated.values()
+    assert not torch.equal(exact, rounded)
+    torch.testing.assert_close(exact, rounded, rtol=0, atol=0.02)
 
 
 def test_it_learns_by_heart_in_a_few_steps() -> None:

@@ -16,6 +16,7 @@ from torch import nn
 from ddpipe.distributed import World
 from ddpipe.errors import ParameterError
 from ddpipe.model.classifier import Classifier, build
+from ddpipe.train import optimizer
 from ddpipe.train.batches import Batch, resized, resolution
 from ddpipe.train.initial import check_resolution
 from ddpipe.train.objective import CrossEntropy
@@ -215,6 +216,22 @@ def test_auto_precision_is_bf16_where_the_processor_is_fast_at_it(monkeypatch: p
         assert (network_dtype(Precision.AUTO, ALONE) is torch.bfloat16) is expected
         assert network_dtype(Precision.BF16, ALONE) is torch.bfloat16
         assert network_dtype(Precision.FP32, ALONE) is torch.float32
+
+
+@pytest.mark.parametrize(("names", "dtype"), [([], torch.float32), (["amx_bf16"], torch.bfloat16)])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "auto"])
+def test_muon_rounds_only_where_that_is_faster(
+    names: list[str], dtype: torch.dtype, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict.fromkeys(names, True).copy)
+    monkeypatch.setattr(
+        optimizer, "orthogonal", lambda update, dtype: seen.append(dtype) or torch.zeros_like(update)
+    )
+    recipe, classifier = plain(optimizer="muon", precision=precision), a_classifier()
+    strategy = Strategy(classifier, SHAPE, ALONE)
+    TrainingStep(recipe, classifier, CrossEntropy(), strategy, ALONE, steps=1).take(0, BATCH)
+    assert set(seen) == {dtype}
 
 
 @pytest.mark.parametrize("name", ["single", "dp"])
