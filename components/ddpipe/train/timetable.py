@@ -86,7 +86,9 @@ class Budget:
     seconds: float
     used: float
     launch: float
-    scored: int  # images that the network computes in evaluation and export, each as often as it does
+    # Images that the network computes in evaluation and export, each as often as it does, and times how much
+    # less than the training they have: they run in one process.
+    scored: int
     least: float = 0.0  # seconds of a launch on a processor of its own
 
     def later(self, pace: float, slower: float = 1.0) -> float:
@@ -148,7 +150,7 @@ class Timetable:
         if self._budget and here > 1 and step >= self._next_decision():  # before, the pace is not known
             self._mark(step)
             # Clocks of ranks differ, and all must take the same number of steps: rank 0 decides.
-            steps = world.decided(lambda: self._decided(step, world))
+            steps = world.decided(lambda: self._decided(step))
             self.schedule.append([step, steps])
         if not self._is_announced and (left := self.seconds_left(step)):
             self._is_announced = True
@@ -178,14 +180,13 @@ class Timetable:
         part = min(first, (steps - first) // constants.DECISION_PART)  # the pace of few steps may be far off
         return first + max(1, part) if first else constants.STEPS_BEFORE_FIRST_DECISION
 
-    def _decided(self, step: int, world: World) -> int:
+    def _decided(self, step: int) -> int:
         """How many steps fit; as many as before if the pace is not known."""
         pace, budget = self.pace, self._budget
         if not pace or not budget:
             return self.steps
         there_is = constants.BUDGET_PART * budget.seconds - budget.used
-        # Evaluation and export run in one process.
-        later = budget.later(pace * world.size, slower=pace / self._launch_pace)
+        later = budget.later(pace, slower=pace / self._launch_pace)
         left = there_is - min(later, max(0.0, there_is) / 2) - (self._clock() - self._began)
         steps = self._work.fitting(step, left / pace, self.most)
         if steps < self._per_epoch and len(self.schedule) == 1:

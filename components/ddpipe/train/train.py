@@ -106,7 +106,7 @@ def _train(
         trainer = Trainer(
             *(recipe, manifest, splits, store, world, saver),
             resumed=start.checkpoint is not None,
-            budget=_budget(recipe, manifest, start, before, launch),
+            budget=_budget(recipe, manifest, start, before, launch, world),
             before_step=(before_step, timer) if timer else (before_step,),
         )
         if start.checkpoint:
@@ -151,7 +151,7 @@ def _log_start(start: Start, manifest: DatasetManifest, world: World, trainer: T
 
 
 def _budget(
-    recipe: Recipe, manifest: DatasetManifest, start: Start, before: float, launch: float
+    recipe: Recipe, manifest: DatasetManifest, start: Start, before: float, launch: float, world: World
 ) -> Budget | None:
     """The recipe's minutes, and what of them is used already, by this and by earlier attempts."""
     if not recipe.minutes:
@@ -159,8 +159,14 @@ def _budget(
     attempts = start.checkpoint.attempts if start.checkpoint else []
     earlier = sum(attempt["seconds"] + attempt.get("before", 0.0) for attempt in attempts)
     test, validation = (manifest.splits[name].count for name in ("test", "validation"))
-    scored = scored_later(test, validation, start.choice.views[0])
+    # Of GPUs, the one process of evaluation has its own; of processors, all those of its machine.
+    less = world.size if world.device.type == "cuda" else _nodes()
+    scored = less * scored_later(test, validation, start.choice.views[0])
     return Budget(60 * recipe.minutes, earlier + before, launch, scored, min(launch, time.process_time()))
+
+
+def _nodes() -> int:
+    return int(os.environ.get("GROUP_WORLD_SIZE", "1"))
 
 
 def _prepared_in(store: Store) -> float:
@@ -180,7 +186,7 @@ def _saver(
         uploads,
         start=start.checkpoint,
         world_size=world.size,
-        nodes=int(os.environ.get("GROUP_WORLD_SIZE", "1")),
+        nodes=_nodes(),
         lineage=lineage,
         before=before,
     )

@@ -627,10 +627,23 @@ def test_a_budget_counts_all_attempts_and_what_came_before_them(dataset: str, ou
     assert checkpoint
     attempts = [{"seconds": 10.0, "before": 4.0}, {"seconds": 20.0}]
     start = Start(fresh_choice(RECIPE, manifest, Device()), None, replace(checkpoint, attempts=attempts))
-    budget = step._budget(replace(RECIPE, minutes=2), manifest, start, before=7.0, launch=3.0)
+    alone = World(0, 1, torch.device("cpu"))
+    budget = step._budget(replace(RECIPE, minutes=2), manifest, start, 7.0, 3.0, alone)
     assert budget
     assert (budget.seconds, budget.used, budget.launch) == (120, 10 + 4 + 20 + 7, 3)
-    assert step._budget(RECIPE, manifest, start, before=7.0, launch=3.0) is None
+    assert step._budget(RECIPE, manifest, start, 7.0, 3.0, alone) is None
+
+
+@pytest.mark.parametrize(("device", "nodes", "less"), [("cpu", "1", 1), ("cpu", "2", 2), ("cuda", "2", 4)])
+def test_a_budget_knows_that_evaluation_has_one_process(
+    device: str, nodes: str, less: int, dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GROUP_WORLD_SIZE", nodes)
+    manifest, recipe = load_manifest(dataset), replace(RECIPE, minutes=2)
+    start = Start(fresh_choice(recipe, manifest, Device()), None, None)
+    budget = step._budget(recipe, manifest, start, 7.0, 3.0, World(0, 4, torch.device(device)))
+    assert budget
+    assert budget.scored == less * (2 + 12 + 2), "of four processes"
 
 
 def test_a_training_reports_the_seconds_that_are_left(
