@@ -61,7 +61,8 @@ class TrainingStep:
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=self._dtype is torch.float16)
         self.strategy = strategy
         is_muon = recipe.optimizer == Optimizers.MUON
-        fastest = network_dtype(Precision.AUTO, world) if is_muon else torch.float32
+        lacks = is_muon and world.max(int(not _has_bf16(world.device)))
+        fastest = torch.float32 if lacks else torch.bfloat16
         self.optimizer = build_optimizer(recipe, classifier, fused=strategy.fused_optimizer, fastest=fastest)
         decay = recipe.averaging_decay
         self.average = WeightAverage(classifier, decay) if decay else None
@@ -159,14 +160,25 @@ def network_dtype(precision: Precision, world: World) -> torch.dtype:
             assert_never(other)
 
 
-def _is_fast_at_bf16(device: torch.device) -> bool:
+def _has_bf16(device: torch.device) -> bool:
+    """Whether there are instructions for it; where torch replaces them, a product takes 7 times as long."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    has = {name for name, there in torch.cpu.get_capabilities().items() if there is True}
+    return bool(_instructions() & {"amx_bf16", "avx512_bf16"})
+
+
+def _instructions() -> set[str]:
+    return {name for name, there in torch.cpu.get_capabilities().items() if there is True}
+
+
+def _is_fast_at_bf16(device: torch.device) -> bool:
+    """Whether whole networks are."""
+    if device.type == "cuda" or not _has_bf16(device):
+        return _has_bf16(device)
     # Intel's processors since Sapphire Rapids, known by avx512_fp16, do bf16 fast by their tiles (AMX) only:
     # where those are not to be had, as in many virtual machines, convolutions take 1.5 times as long as
     # in fp32.
-    return "amx_bf16" in has or ("avx512_bf16" in has and "avx512_fp16" not in has)
+    return "amx_bf16" in _instructions() or "avx512_fp16" not in _instructions()
 
 
 _NONDETERMINISTIC = re.compile(

@@ -218,9 +218,17 @@ def test_auto_precision_is_bf16_where_the_processor_is_fast_at_it(monkeypatch: p
         assert network_dtype(Precision.FP32, ALONE) is torch.float32
 
 
-@pytest.mark.parametrize(("names", "dtype"), [([], torch.float32), (["amx_bf16"], torch.bfloat16)])
+@pytest.mark.parametrize(
+    ("names", "dtype"),
+    [
+        ([], torch.float32),
+        (["avx512_fp16"], torch.float32),
+        (["amx_bf16"], torch.bfloat16),
+        (["avx512_bf16", "avx512_fp16"], torch.bfloat16),
+    ],
+)
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "auto"])
-def test_muon_rounds_only_where_that_is_faster(
+def test_muon_rounds_only_where_there_are_instructions_for_it(
     names: list[str], dtype: torch.dtype, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
