@@ -405,7 +405,7 @@ def test_accuracy_has_to_pass_two_tests_unless_a_loss_is_accepted(
     ("gain", "reason"),
     [(0.1, "although accuracy rose"), (0.0, "and accuracy stayed"), (-0.1, "and accuracy fell")],
 )
-def test_a_class_that_fell_is_the_reason_whatever_the_score_did(gain: float, reason: str) -> None:
+def test_a_class_that_fell_is_the_reason_even_if_the_score_rose(gain: float, reason: str) -> None:
     spec = GateSpec(gate_model="toys", gate_drop=0.1)
     compared = a_comparison(gain, 0.01, 0.01, lost=0.2)
     found = decide(spec, metric="accuracy", value=0.6, champion="v1", comparison=compared)
