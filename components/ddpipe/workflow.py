@@ -201,10 +201,12 @@ def _train_here(run: Run, dataset: str, recipe: Recipe, options: TrainOptions) -
     store, finds = open_store(run.training), options.finds_processes
     arguments = ["--dataset", dataset, "--output", run.training, "--recipe", recipe.to_json()]
     restarts = options.max_restarts if options.restart != Restart.NEVER else 0
-    with followed(lambda: open_store(run.training).read("progress.txt")):
+    if finds:
+        arguments.append("--find-processes")
+    with followed(lambda: store.read("progress.txt")):
         while True:
             number = next_number(paces_of(store), cpus()) if finds else options.processes_per_pod
-            run_local("ddpipe.train", [*arguments, *["--find-processes"] * finds], number, restarts)
+            run_local("ddpipe.train", arguments, number, restarts)
             if not finds or store.exists(RECORD):
                 return number
 

@@ -15,13 +15,13 @@ from ddpipe.train.recipe import SCHEDULES, Optimizers, Recipe
 
 
 def build_optimizer(
-    recipe: Recipe, model: nn.Module, *, fused: bool, fastest: torch.dtype = torch.float32
+    recipe: Recipe, model: nn.Module, *, fused: bool, muon_dtype: torch.dtype = torch.float32
 ) -> Optimizer:
-    """The recipe's optimizer over all parameters that can be trained; `fastest`: where bits do not count."""
+    """The recipe's optimizer over all parameters of the model that can be trained."""
     rate, momentum = recipe.learning_rate, recipe.momentum
     match Optimizers(recipe.optimizer):
         case Optimizers.MUON:
-            return Muon(model, lr=rate, momentum=momentum, dtype=fastest)
+            return Muon(model, lr=rate, momentum=momentum, dtype=muon_dtype)
         case Optimizers.ADAMW:
             return AdamW(_groups(recipe, model), lr=rate, betas=(momentum, 0.999), fused=fused)
         case Optimizers.SGD:

@@ -34,17 +34,18 @@ def paces_of(store: Store) -> dict[int, float]:
     """What has been timed: images per second by the number of processes; empty if the file is damaged."""
     try:
         return {int(number): float(pace) for number, pace in json.loads(store.read(PACES)).items()}
-    except (AttributeError, NoSuchObject, RecursionError, TypeError, ValueError):
+    except (AttributeError, NoSuchObject, OverflowError, RecursionError, TypeError, ValueError):
         return {}
 
 
 def next_number(paces: Mapping[int, float], most: int) -> int:
     """How many processes are to train next: twice the fastest number if that is to be timed, or the fastest.
 
-    {} 1, {1: 480} 2, {1: 480, 2: 730} 4, {1: 480, 2: 490} 1, as it has to be faster by `PACE_GAIN`.
+    {} 1, {1: 480} 2, {1: 480, 2: 730} 4, {1: 480, 2: 490} 1, as it has to be faster by `PACE_GAIN`. Numbers
+    above `most` do not count: the file may come from a larger machine.
     """
     fastest = 1
-    for number in sorted(paces):
+    for number in sorted(number for number in paces if 1 <= number <= most):
         if paces[number] > PACE_GAIN * paces.get(fastest, 0.0):
             fastest = number
     twice = 2 * fastest
@@ -70,7 +71,7 @@ class PaceTimer:
             return
         self._is_done = True
         if left < LAUNCHES_WORTH * self._launch:
-            _log.info("processes: %d; too little is left to try others", self._size)
+            _log.info("processes: %d; too little is left to compare others", self._size)
             return
         self._paces[self._size] = round(1 / pace, 1)
         content = json.dumps(self._paces).encode()

@@ -62,8 +62,8 @@ class TrainingStep:
         self.strategy = strategy
         is_muon = recipe.optimizer == Optimizers.MUON
         lacks = is_muon and world.max(int(not _has_bf16(world.device)))
-        fastest = torch.float32 if lacks else torch.bfloat16
-        self.optimizer = build_optimizer(recipe, classifier, fused=strategy.fused_optimizer, fastest=fastest)
+        dtype = torch.float32 if lacks else torch.bfloat16
+        self.optimizer = build_optimizer(recipe, classifier, fused=strategy.fused_optimizer, muon_dtype=dtype)
         decay = recipe.averaging_decay
         self.average = WeightAverage(classifier, decay) if decay else None
 
@@ -173,12 +173,11 @@ def _instructions() -> set[str]:
 
 def _is_fast_at_bf16(device: torch.device) -> bool:
     """Whether whole networks are."""
-    if device.type == "cuda" or not _has_bf16(device):
-        return _has_bf16(device)
+    has = _instructions()
     # Intel's processors since Sapphire Rapids, known by avx512_fp16, do bf16 fast by their tiles (AMX) only:
     # where those are not to be had, as in many virtual machines, convolutions take 1.5 times as long as
     # in fp32.
-    return "amx_bf16" in _instructions() or "avx512_fp16" not in _instructions()
+    return _has_bf16(device) and (device.type == "cuda" or "amx_bf16" in has or "avx512_fp16" not in has)
 
 
 _NONDETERMINISTIC = re.compile(

@@ -36,6 +36,8 @@ STEADY = 5  # steps after which a process knows its pace, in these tests
         ({1: 100.0, 2: 150.0, 4: 150.0}, 8, 2),
         ({2: 150.0, 1: 100.0, 4: 200.0}, 8, 8),
         ({1: 100.0, 2: 150.0, 4: 200.0, 8: 150.0}, 64, 4),
+        ({1: 100.0, 2: 150.0, 4: 200.0, 8: 300.0}, 2, 2),
+        ({0: 1e9, -1: 1e9, 1_000_000: 1e9}, 4, 1),
     ],
 )
 def test_twice_as_many_are_tried_while_that_is_faster(
@@ -44,7 +46,9 @@ def test_twice_as_many_are_tried_while_that_is_faster(
     assert next_number(known, most) == number
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"a": 1}', b'{"1": null}', b"[" * 100_000])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'{"a": 1}', b'{"1": null}', b'{"1": 1%s}' % (b"0" * 400), b"[" * 100_000]
+)
 def test_a_damaged_file_means_that_nothing_was_timed(tmp_path: Path, content: bytes) -> None:
     store = open_store(str(tmp_path))
     assert paces_of(store) == {}
@@ -120,7 +124,7 @@ def test_it_continues_if_too_little_is_left(
     train(dataset, str(output), RECIPE, finds_processes=True)
     assert json.loads((output / "training.json").read_text())["resumed_from"] is None
     assert not (output / PACES).exists()
-    assert caplog.text.count("processes: 1; too little is left to try others") == 1
+    assert caplog.text.count("processes: 1; too little is left to compare others") == 1
 
 
 def test_it_is_not_timed_unless_that_is_asked_for(dataset: str, output: Path) -> None:
