@@ -223,6 +223,16 @@ def test_a_success_waits_for_the_ends_of_all_pods() -> None:
     assert isinstance(looked_at(found, both), Ended)
 
 
+def test_a_rank_that_outlives_a_process_killed_for_memory_is_named() -> None:
+    """The kernel killed a worker of its data loader, for one, and the rank did not notice."""
+    followed = Followed()
+    followed.pod(1, "Succeeded", state=ended(0, reason="OOMKilled"))
+    followed.saw("worker-1 exited with 0, though a process in it was killed for memory")
+    followed.pod(0, "Succeeded", state=ended(0))
+    followed.job_is("Succeeded")
+    assert followed.outcome().restarts == 0
+
+
 def test_a_replaced_pod_is_reported_and_the_job_may_succeed() -> None:
     followed = Followed(replace(JOB, restart="ExitCode"))
     followed.lose(1, state=ended(143, at="2026-01-01T00:00:20Z"))

@@ -156,6 +156,13 @@ def test_ranks_whose_end_nobody_saw_count_as_their_controller_counts_them() -> N
     assert (status.succeeded, watched.record.missing(found, status)) == (2, 0)
 
 
+def test_a_failure_seen_before_and_after_its_restart_counts_once() -> None:
+    watched = Watched(replace(JOB, restart="OnFailure", max_restarts=1))
+    watched.sees(pod(0), pod(1))
+    watched.sees(pod(0, state=ended(1)), pod(1, state=ended(1)))
+    assert watched.sees(pod(0, run=1), pod(1, run=1)).phase is Phase.ACTIVE
+
+
 def test_a_container_that_fails_again_after_a_recovery_is_the_cause() -> None:
     watched = Watched(replace(JOB, restart="OnFailure"))
     watched.sees(pod(0), pod(1))
