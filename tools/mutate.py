@@ -41,13 +41,15 @@ COPIES = Path(tempfile.gettempdir(), "ddpipe-mutants")  # in the checkout, tests
 # What else tries a change that its own package does not notice, as folders and files below tests/unit ...
 OTHERS = {
     "data": "commands/test_data.py prepare train/test_auto.py train/test_step_metrics.py",
-    "evaluate": "model export commands/test_results.py test_summary.py",
+    "evaluate": "model export commands/test_results.py test_summary.py test_api.py test_reuse.py",
     "jobs": "launching",
     "kube": "launching",
-    "launching": "kube jobs processes",
+    "launching": "kube jobs processes test_tracker.py",
     "model": "evaluate export train/test_warm_start.py",
     "prepare": "sources",
     "sources": "prepare",
+    "train": "model/test_trained_on.py model/test_own.py export/test_resolution.py test_api.py test_reuse.py "
+    "test_validation.py test_newer_formats.py jobs/test_job.py tune search",
 }
 # ... and what then tries a change that none of these notices, as files below tests, slow ones among them. The
 # package's own are first: it is not known which lines run in processes that tests start.
