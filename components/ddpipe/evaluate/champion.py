@@ -91,7 +91,7 @@ def _stored(package: ModelPackage, manifest: DatasetManifest, split: str) -> npt
     found = package.lineage.get("evaluation")
     named = found if isinstance(found, dict) else {}
     uri = named.get("uri")
-    if not isinstance(uri, str) or package.folder.facts.get("dataset_id") != manifest.dataset_id:
+    if not isinstance(uri, str):
         return None
     try:
         if dict(EVALUATION.open(uri).sha256) != named.get("sha256"):

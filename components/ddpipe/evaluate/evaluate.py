@@ -104,19 +104,17 @@ def evaluate(
             do="Train from random weights, or from a model that has not seen these images.",
         )
     views, device = views_of(training_uri, spec), "cuda" if torch.cuda.is_available() else "cpu"
-    classes, is_exclusive = manifest.classes, TASKS[manifest.task].exclusive
 
     def answer(splits: Mapping[str, SplitReader]) -> Answered:
-        return score_views(classifier.to(device), views, splits, len(classes), device)
+        return score_views(classifier.to(device), views, splits, len(manifest.classes), device)
 
     model = Judged(
         uri=training_uri,
         signature=Signature(
             architecture=checkpoint.network["name"],
             shape=tuple(checkpoint.network["shape"]),
-            classes=classes,
+            classes=manifest.classes,
             task=manifest.task,
-            thresholds=() if is_exclusive else (None,) * len(classes),
             views=views,
         ),
         epoch=checkpoint.epoch,
@@ -327,8 +325,8 @@ def warnings_about(
             )
     key = f"validation_{metric}"
     scores = [(record[key], record.get("epoch")) for record in history if isinstance(record.get(key), float)]
-    best = max(scores, key=lambda one: one[0], default=(0.0, None))
-    if scores and best[0] - scores[-1][0] > max(WORSE_EPOCH, chance):
+    best = max(scores, key=lambda one: one[0], default=None)
+    if best and best[0] - scores[-1][0] > max(WORSE_EPOCH, chance):
         yield (
             f"the evaluated epoch is much worse than the best: validation {metric} {scores[-1][0]:.4f} in "
             f"epoch {scores[-1][1]}, {best[0]:.4f} in epoch {best[1]}; train with model_selection best"

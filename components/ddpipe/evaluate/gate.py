@@ -243,7 +243,7 @@ def _disagree(spec: GateSpec, metric: str, comparison: Comparison) -> bool:
     """Accuracy of single images also has to pass McNemar's test, which is exact where few answers differ."""
     if not METRICS[metric].is_share or spec.gate_gain < 0 or comparison.p_value is None:
         return True
-    return comparison.p_value <= 1 - CONFIDENCE + 1e-12
+    return comparison.p_value <= 1 - CONFIDENCE
 
 
 def _moved(metric: str, champion: str, comparison: Comparison) -> str:

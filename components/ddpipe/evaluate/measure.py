@@ -176,7 +176,7 @@ def precision_recall(shows: BoolArray, probabilities: FloatArray) -> PrecisionRe
 def _thinned(*columns: FloatArray) -> Iterator[tuple[float, ...]]:
     """Of curves with more points, every so many; the first and the last stay."""
     last = len(columns[0]) - 1
-    shown = np.unique(np.linspace(0, last, min(CURVE_POINTS, last + 1)).round().astype(int))
+    shown = np.unique(np.linspace(0, last, CURVE_POINTS).round().astype(int))
     return (tuple(map(float, points[shown])) for points in columns)
 
 
@@ -190,7 +190,7 @@ def best_thresholds(probabilities: FloatArray, truth: BoolArray) -> tuple[float 
 
 def _best_threshold(probabilities: FloatArray, shows: BoolArray) -> float:
     precision, recall, levels = sklearn.precision_recall_curve(shows, probabilities)
-    product, total = 2 * precision[:-1] * recall[:-1], precision[:-1] + recall[:-1]
+    product, total = precision * recall, precision + recall  # twice their ratio is F1; at the end, 0
     best = int(np.divide(product, total, out=np.zeros_like(total), where=total > 0).argmax())
     return float((levels[best] + (levels[best - 1] if best else 0)) / 2)
 

@@ -106,10 +106,8 @@ def render(record: RunRecord) -> str:
     manifest, metrics = record.manifest, record.evaluation.metrics
     right = sum(row[label] for label, row in enumerate(metrics.confusion_matrix))
     counts = {split: per_class(manifest, split) for split in SPLITS}
-    scored = [scores for scores in metrics.classes if scores.auc is not None]
-    lowest = min(scored, key=lambda scores: scores.auc or 0).name if scored else None
-    precise = [scores for scores in metrics.classes if scores.average_precision is not None]
-    least = min(precise, key=lambda scores: scores.average_precision or 0).name if precise else None
+    lowest = _lowest({scores.name: scores.auc for scores in metrics.classes})
+    least = _lowest({scores.name: scores.average_precision for scores in metrics.classes})
     rocs = {name: one.roc for name, one in record.curves.items() if one.roc}
     traded = {name: one.precision_recall for name, one in record.curves.items() if one.precision_recall}
     page = pages.get_template(f"{metrics.task}.html.j2").render(
@@ -137,6 +135,12 @@ def render(record: RunRecord) -> str:
         again=again(record) if record.training else "",
     )
     return with_contents(page)
+
+
+def _lowest(scores: Mapping[str, float | None]) -> str | None:
+    """The first of the classes with the lowest score; None if no class has one."""
+    known = {name: score for name, score in scores.items() if score is not None}
+    return min(known, key=known.__getitem__, default=None)
 
 
 def again(record: RunRecord) -> str:

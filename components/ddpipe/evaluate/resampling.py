@@ -135,5 +135,5 @@ def gain_interval(
 
 def mcnemar(candidate: BoolArray, champion: BoolArray) -> float:
     """McNemar's exact two-sided p-value, from whether each answer is right, both of shape (samples,)."""
-    gained, lost = int((candidate & ~champion).sum()), int((champion & ~candidate).sum())
-    return float(binomtest(gained, gained + lost, 0.5).pvalue) if gained + lost else 1.0
+    gained, differing = int((candidate & ~champion).sum()), int((candidate != champion).sum())
+    return float(binomtest(gained, differing).pvalue) if differing else 1.0
