@@ -94,12 +94,15 @@ def a_training(
     bias: float = 0.0,
     name: str = "digits-cnn",
     adjust: Callable[[Classifier], object] = nn.Module.eval,
+    shape: tuple[int, int, int] | None = None,
+    history: Sequence[dict[str, object]] = (),
 ) -> str:
     """A finished training of network `name`: fresh weights, `bias` added to the first, adjusted; its URI."""
     manifest, store = load_manifest(manifest_uri), open_store(uri)
-    network = {"name": name, "shape": list(manifest.shape), "classes": len(manifest.classes)}
+    shape = shape or manifest.shape
+    network = {"name": name, "shape": list(shape), "classes": len(manifest.classes)}
     torch.manual_seed(seed)
-    classifier = Classifier(build(name, manifest.shape, len(manifest.classes)), manifest.mean, manifest.std)
+    classifier = Classifier(build(name, shape, len(manifest.classes)), manifest.mean, manifest.std)
     with torch.no_grad():
         next(classifier.parameters()).add_(bias)
         adjust(classifier)
@@ -112,7 +115,7 @@ def a_training(
             network=network,
             world_size=1,
             states={"model": classifier.state_dict()},
-            history=[],
+            history=list(history),
         ),
     )
     store.write(RECORD, json.dumps({**a_training_record(), "checkpoint": asdict(saved)}).encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +45,9 @@ def test_the_test_split_gives_the_scores_of_the_evaluation(run: Path, tmp_path: 
     np.testing.assert_allclose(found.predictions()[0], expected.predictions()[0], atol=1e-4)
     assert found.metrics.temperature == pytest.approx(expected.metrics.temperature, rel=1e-3)
     assert found.headline() == pytest.approx(expected.headline(), abs=1e-3)
-    assert found.subject.split == "test"
+    assert found.subject == replace(
+        expected.subject, training=str(run / "model"), device="cpu", seconds=found.subject.seconds
+    )
     worth = len(_classes(run)) == 2  # of several labels, the score is no share of images
     guess = next(text for text in found.metrics.warnings if "rough guess" in text)
     assert ("points of accuracy" in guess) is worth
@@ -68,6 +71,28 @@ def test_the_temperature_of_a_package_is_not_fitted_again(
     monkeypatch.setattr(evaluating, "fitted", lambda *_: 7.0)
     found = assess(str(run / "model"), _dataset(run), str(tmp_path), "test")
     assert found.metrics.temperature == load_package(str(run / "model")).signature.temperature != 7.0
+
+
+@pytest.mark.parametrize(
+    "lineage", [{}, {"training": "a"}, {"training": {}}, {"training": {"epoch": "3"}}], ids=repr
+)
+def test_a_package_that_does_not_say_its_epoch_has_epoch_0(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lineage: dict[str, object]
+) -> None:
+    package = replace(load_package(str(run / "model")), lineage=lineage)
+    monkeypatch.setattr(evaluating, "load_package", lambda _: package)
+    assert assess(str(run / "model"), _dataset(run), str(tmp_path), "test").subject.epoch == 0
+
+
+def test_a_package_without_onnx_is_rejected(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = load_package(str(run / "model"))
+    monkeypatch.setattr(
+        evaluating, "load_package", lambda _: replace(package, folder=replace(package.folder, sha256={}))
+    )
+    with pytest.raises(ParameterError, match=r"it has no model\.onnx"):
+        assess(str(run / "model"), _dataset(run), str(tmp_path), "test")
 
 
 def _classes(run: Path) -> list[str]:

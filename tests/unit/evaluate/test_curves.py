@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from evaluation_runs import a_record
+import pytest
+from evaluation_runs import a_record, some_labels, some_logits
 from sklearn import metrics as sklearn
 
 from ddpipe.evaluate.figures import precision_recall_curves
-from ddpipe.evaluate.measure import precision_recall, roc
+from ddpipe.evaluate.measure import ClassCurves, best_thresholds, class_curves, measure, precision_recall, roc
 from ddpipe.evaluate.report import render
 from ddpipe.model.evaluation import Curve
+from ddpipe.model.tasks import TASKS
 
 
 def test_report_has_precision_recall_curves() -> None:
@@ -41,6 +43,31 @@ def test_roc_is_that_of_scikit_learn_from_a_threshold_of_one() -> None:
     false_positive, true_positive, thresholds = sklearn.roc_curve(labels, probabilities)
     assert found == Curve(tuple(false_positive), tuple(true_positive), (1.0, *thresholds[1:]))
     assert roc(labels | True, probabilities) == Curve((), (), ())
+
+
+def test_each_class_has_the_curves_that_the_split_defines() -> None:
+    """Every sample shows the first label, none the second, and some the third."""
+    labels = some_labels(60, 3) & [0, 0, 1] | [1, 0, 0]
+    logits, classes, task = some_logits(labels, 3), ("all", "none", "some"), TASKS["multilabel"]
+    metrics = measure(logits, labels, classes, task="multilabel", thresholds=(0.5, None, 0.5))
+    probabilities, truth = task.probabilities(logits), labels == 1
+    assert class_curves(logits, labels, metrics) == {
+        "all": ClassCurves(None, precision_recall(truth[:, 0], probabilities[:, 0])),
+        "none": ClassCurves(None, None),
+        "some": ClassCurves(
+            roc(truth[:, 2], probabilities[:, 2]), precision_recall(truth[:, 2], probabilities[:, 2])
+        ),
+    }
+
+
+def test_columns_of_other_numbers_of_classes_are_an_error() -> None:
+    labels = some_labels(60, 3)
+    logits = some_logits(labels, 3)
+    metrics = measure(logits, labels, ("a", "b", "c"), task="multilabel", thresholds=(0.5,) * 3)
+    with pytest.raises(ValueError, match="shorter"):
+        class_curves(logits[:, :2], labels[:, :2], metrics)
+    with pytest.raises(ValueError, match="shorter"):
+        best_thresholds(logits, labels[:, :2] == 1)
 
 
 def test_curves_are_thinned_to_a_hundred_points() -> None:

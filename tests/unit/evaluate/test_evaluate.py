@@ -26,12 +26,12 @@ class Watcher(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.sizes: list[int] = []
-        self.settings: set[tuple[bool, bool, bool]] = set()
+        self.settings: set[tuple[bool, bool, bool, bool]] = set()
 
     def forward(self, images: Tensor) -> Tensor:
         cudnn = torch.backends.cudnn
         self.sizes.append(len(images))
-        self.settings.add((cudnn.enabled, cudnn.deterministic, cudnn.allow_tf32))
+        self.settings.add((cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32))
         return images.float().mean((1, 2)).repeat(1, 2)
 
 
@@ -48,10 +48,12 @@ def test_cudnn_stays_on_and_deterministic_without_tf32(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`cudnn.flags` switches off what it is not given: cuDNN itself."""
-    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    for setting in ("benchmark", "deterministic", "allow_tf32"):
+        monkeypatch.setattr(torch.backends.cudnn, setting, True)
     watcher, dataset = Watcher(), a_dataset(str(tmp_path))
     score_views(watcher, "plain", {"test": open_split(dataset, "test")}, 2)
-    assert watcher.settings == {(True, True, False)}
+    assert watcher.settings == {(True, True, True, False)}
+    assert torch.backends.cudnn.allow_tf32
 
 
 @pytest.mark.parametrize(
@@ -67,6 +69,20 @@ def test_large_images_are_scored_in_small_batches(tmp_path: Path, monkeypatch: p
     found = score(logits_by(watcher), open_split(dataset, "test"), 2, 128)
     assert watcher.sizes == [10, 10, 10, 7]
     assert found.logits.shape == (37, 2)
+
+
+def test_small_images_are_scored_in_batches_of_64(tmp_path: Path) -> None:
+    watcher, dataset = Watcher(), a_dataset(str(tmp_path), test=70)
+    found, plain = score_views(watcher, "plain", {"test": open_split(dataset, "test")}, 2)
+    assert (watcher.sizes, found["test"].logits.shape, plain) == ([64, 6], (70, 2), None)
+
+
+@pytest.mark.parametrize("views", ["plain", "flips"])
+def test_a_split_without_images_has_logits_of_no_rows(tmp_path: Path, views: str) -> None:
+    empty = open_split(a_dataset(str(tmp_path), test=0), "test")
+    for found in score_views(Watcher(), views, {"test": empty}, 3):
+        if found:
+            assert (found["test"].logits.shape, found["test"].logits.dtype) == ((0, 3), np.float32)
 
 
 def test_views_are_scored_on_validation_next_to_plain(tmp_path: Path) -> None:
@@ -115,4 +131,6 @@ def test_groups_of_the_test_split_are_resampled(tmp_path: Path) -> None:
     """From the columns of the version to the intervals and the page that shows them."""
     dataset = a_grouped_dataset(str(tmp_path / "store"))
     training, evaluation = a_training(str(tmp_path / "training"), dataset), str(tmp_path / "evaluation")
-    assert evaluate(training, dataset, evaluation).metrics.groups == 10
+    metrics = evaluate(training, dataset, evaluation).metrics
+    assert (metrics.groups, metrics.temperature) == (10, 1)
+    assert (metrics.uncalibrated, metrics.before) == ({}, ())

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from evaluation_runs import (
+    SHAPE,
     a_dataset,
     a_grouped_dataset,
     a_multilabel_dataset,
@@ -17,6 +18,7 @@ from evaluation_runs import (
     some_labels,
     some_logits,
 )
+from samples import a_manifest
 from scipy.stats import binomtest
 
 from ddpipe.data.index import hashed
@@ -24,7 +26,7 @@ from ddpipe.data.manifest import load_manifest
 from ddpipe.data.npy import to_bytes
 from ddpipe.data.reader import open_split
 from ddpipe.errors import ParameterError
-from ddpipe.evaluate.champion import logits_of_champion
+from ddpipe.evaluate.champion import NotComparable, champion_of, differences_to, logits_of_champion
 from ddpipe.evaluate.evaluate import evaluate
 from ddpipe.evaluate.gate import compare, decide, gate
 from ddpipe.evaluate.resampling import gain_interval, mcnemar
@@ -33,7 +35,7 @@ from ddpipe.export.export import export
 from ddpipe.model.evaluation import load_evaluation
 from ddpipe.model.history import NamedModel
 from ddpipe.model.metrics import DECIDING, METRICS, Answers
-from ddpipe.model.package import load_package
+from ddpipe.model.package import Signature, load_package
 from ddpipe.model.tasks import TASKS, BoolArray, IntArray
 from ddpipe.model.verdict import FORMAT, ClassPair, Comparison, Verdict, load_verdict
 from ddpipe.storage import open_store
@@ -106,6 +108,56 @@ def test_a_class_with_few_images_does_not_decide() -> None:
     pair = _answers(labels, labels == 0), _answers(labels, (labels == 3) | (np.arange(419) < 200))
     verdict = _verdict(dataclasses.replace(SPEC, gate_drop=0.1), pair)
     assert verdict.decision == "promote"
+
+
+def test_a_comparison_counts_which_model_is_right_on_which_images() -> None:
+    """The first 30 images are the candidate's alone, the next 5 the champion's, and then 400 are both's."""
+    found, place = compare(*BETTER, "abcd", SPEC), np.arange(500)
+    candidate, champion = (place < 435) & ((place < 30) | (place >= 35)), (place >= 30) & (place < 435)
+    low, high = gain_interval(*BETTER, "accuracy")
+    assert found == Comparison(
+        candidate=0.86,
+        champion=0.81,
+        low=low,
+        high=high,
+        confidence=0.95,
+        p_value=pytest.approx(binomtest(30, 35, 0.5).pvalue),
+        both_right=400,
+        only_candidate=30,
+        only_champion=5,
+        both_wrong=65,
+        classes=tuple(
+            ClassPair(
+                name=name, support=125, candidate=candidate[one::4].mean(), champion=champion[one::4].mean()
+            )
+            for one, name in enumerate("abcd")
+        ),
+    )
+
+
+def test_a_class_that_no_image_shows_has_no_recall() -> None:
+    labels = np.arange(40) % 2
+    classes = compare(_answers(labels, labels == 0), _answers(labels, labels == 1), "abcd", SPEC).classes
+    assert [(one.support, one.candidate, one.champion) for one in classes] == [
+        (20, 1.0, 0.0),
+        (20, 0.0, 1.0),
+        (0, None, None),
+        (0, None, None),
+    ]
+
+
+def test_labels_are_compared_by_their_aucs() -> None:
+    labels = some_labels(60, 3)
+    pair = [
+        Answers.of(TASKS["multilabel"], some_logits(labels, 3, skill=skill), labels, [0.5] * 3)
+        for skill in (2, 1)
+    ]
+    found = compare(*pair, "abc", dataclasses.replace(SPEC, gate_metric="macro_auc"))
+    assert (found.candidate, found.champion) == tuple(METRICS["macro_auc"].of(one) for one in pair)
+    assert [one.candidate for one in found.classes] == list(pair[0].aucs)
+    assert [one.champion for one in found.classes] == list(pair[1].aucs)
+    with pytest.raises(ValueError, match="longer"):
+        compare(*pair, "ab", SPEC)
 
 
 def test_mcnemar_is_the_exact_test_of_the_images_that_differ() -> None:
@@ -212,7 +264,13 @@ def _gate(folder: Path, dataset: str, run: tuple[str, str], spec: GateSpec = AUT
 def test_a_first_model_is_promoted(runs: Path) -> None:
     dataset = a_dataset(str(runs / "store"))
     verdict = _gate(runs, dataset, _run(runs, dataset, "first"))
-    assert (verdict.decision, verdict.champion) == ("promote", "")
+    assert (verdict.decision, verdict.champion, verdict.source) == ("promote", "", "")
+    assert verdict.reason.startswith("there is no champion yet, and accuracy is ")
+    assert "; but accuracy " in verdict.reason, "noise is as good as chance"
+    assert (verdict.excluded, verdict.unknown) == (
+        0,
+        "the new model do not say what they were trained on",
+    )
 
 
 def test_the_champion_itself_is_not_better(runs: Path) -> None:
@@ -223,6 +281,9 @@ def test_the_champion_itself_is_not_better(runs: Path) -> None:
     assert (verdict.decision, verdict.source) == ("keep", "from its own evaluation")
     assert verdict.comparison
     assert (verdict.comparison.gain, verdict.comparison.samples) == (0, 37)
+    assert "; but " not in verdict.reason
+    both = f"the new model and the champion {verdict.champion}"
+    assert verdict.unknown == f"{both} do not say what they were trained on"
 
 
 def test_images_of_a_group_are_no_proof_of_their_own(runs: Path) -> None:
@@ -244,6 +305,7 @@ def test_a_champion_answers_alike_from_its_evaluation_and_again(runs: Path, make
     open_store(first[1]).delete("evaluation.json")
     again = _gate(runs, dataset, second)
     assert again.source == "computed again from its ONNX model"
+    assert again.champion == stored.champion
     assert stored.comparison
     assert again.comparison
     for name in ("candidate", "champion", "low", "high", "only_champion"):
@@ -259,12 +321,60 @@ def test_the_logits_of_a_champion_are_those_over_its_temperature(runs: Path) -> 
     manifest, samples = load_manifest(dataset), open_split(dataset, "test")
     logits, _ = logits_of_champion(warm, manifest, samples, "test")
     np.testing.assert_array_equal(logits, expected)
-    unnamed = dataclasses.replace(warm, lineage={})
-    assert logits_of_champion(unnamed, manifest, samples, "test")[1] == "computed again from its ONNX model"
+    assert logits.dtype == np.float32
+    evaluation = dict(warm.lineage["evaluation"])
+    for lineage in (
+        {},
+        {"evaluation": "its own"},
+        {"evaluation": {**evaluation, "uri": None}},
+        {"evaluation": {**evaluation, "sha256": {}}},
+    ):
+        unnamed = dataclasses.replace(warm, lineage=lineage)
+        source = logits_of_champion(unnamed, manifest, samples, "test")[1]
+        assert source == "computed again from its ONNX model", lineage
+    train = open_split(dataset, "train")
+    assert logits_of_champion(warm, manifest, train, "train")[1] == "computed again from its ONNX model"
+    of_pytorch = dataclasses.replace(unnamed, folder=dataclasses.replace(warm.folder, sha256={}))
+    with pytest.raises(NotComparable, match="the champion has no ONNX model"):
+        logits_of_champion(of_pytorch, manifest, samples, "test")
     open_store(first[1]).delete("evaluation.json")
     again, source = logits_of_champion(warm, manifest, samples, "test")
     assert source == "computed again from its ONNX model"
     np.testing.assert_allclose(again, expected, atol=1e-4)
+    assert again.dtype == np.float32
+
+
+def test_the_champion_is_the_package_that_was_promoted(runs: Path) -> None:
+    dataset = a_dataset(str(runs / "store"))
+    model = _champion(runs, dataset, *_run(runs, dataset, "first"))
+    promotion, manifest = model.history().champion, load_manifest(dataset)
+    assert promotion
+    found = champion_of(model, promotion, manifest)
+    assert found.signature == load_package(str(runs / "champion")).signature
+    with pytest.raises(NotComparable, match="is not the package that was promoted: roll back"):
+        champion_of(model, dataclasses.replace(promotion, package="0" * 64), manifest)
+
+
+@pytest.mark.parametrize(
+    ("model", "dataset", "differences"),
+    [
+        ({}, {}, []),
+        ({}, {"shape": (16, 16, 1)}, []),  # of which it sees reduced images
+        ({"shape": (8, 8, 3)}, {}, ["its images are (8, 8, 3), the dataset's (8, 8, 1)"]),
+        ({}, {"shape": (8, 16, 1)}, ["its images are (8, 8, 1), the dataset's (8, 16, 1)"]),
+        ({"task": "multilabel"}, {}, ["it is multilabel, the dataset multiclass"]),
+        ({"classes": ("kité", "ball")}, {}, ["other classes, in another order"]),
+        ({}, {"classes": (*"abcdef", "ball")}, ["other classes, new: a, b, c, d, e, gone: kité"]),
+        ({"classes": (*"abcdef", "ball", "kité")}, {}, ["other classes, gone: a, b, c, d, e"]),
+    ],
+    ids=repr,
+)
+def test_a_model_for_something_else_is_told_from_one_for_this(
+    model: dict[str, object], dataset: dict[str, object], differences: list[str]
+) -> None:
+    usual = {"architecture": "digits-cnn", "shape": SHAPE, "classes": ("ball", "kité")}
+    signature = Signature(**(usual | model))  # type: ignore[arg-type]
+    assert list(differences_to(signature, a_manifest(**({"shape": SHAPE} | dataset)))) == differences
 
 
 def test_images_that_the_champion_was_trained_on_are_left_out(runs: Path) -> None:
@@ -283,7 +393,7 @@ def test_images_that_the_champion_was_trained_on_are_left_out(runs: Path) -> Non
     assert verdict.excluded == 30
     assert verdict.comparison
     assert verdict.comparison.samples == 7
-    assert "the new model" in verdict.unknown
+    assert verdict.unknown == "the new model do not say what they were trained on"
 
 
 def test_no_common_unseen_image_fails(runs: Path) -> None:
@@ -296,6 +406,7 @@ def test_no_common_unseen_image_fails(runs: Path) -> None:
     verdict = _gate(runs, dataset, first)
     assert verdict.decision == "fail"
     assert verdict.score is None
+    assert verdict.excluded == 37
 
 
 def test_a_vanished_champion_fails_with_a_way_out(runs: Path) -> None:
@@ -351,6 +462,19 @@ def test_a_gate_without_a_question_is_rejected(runs: Path, spec: GateSpec) -> No
         _gate(runs, dataset, _run(runs, dataset, "first"), spec)
 
 
+def test_everything_that_is_wrong_with_a_gate_is_said_at_once(runs: Path) -> None:
+    dataset, other = a_dataset(str(runs / "store")), a_dataset(str(runs / "store"), test=20)
+    with pytest.raises(ParameterError) as error:
+        _gate(runs, other, _run(runs, dataset, "first"), GateSpec(gate_metric="macro_average_precision"))
+    assert error.value.which == other
+    assert error.value.seen.split("; ") == [
+        "no model is named: give its name as parameter gate_model",
+        f"the evaluation used dataset version {load_manifest(dataset).dataset_id}",
+        "a multiclass dataset has no macro_average_precision",
+        "it has accuracy, balanced_accuracy, macro_auc, macro_f1",
+    ]
+
+
 def test_a_model_name_that_is_no_part_of_a_path_is_rejected() -> None:
     with pytest.raises(ParameterError, match="not a name"):
         GateSpec(gate_model="../up").validated()
@@ -385,7 +509,7 @@ def a_comparison(gain: float, low: float, p_value: float | None, lost: float = 0
     ("gain", "metric", "p_value", "decision"),
     [
         (0.0, "accuracy", 0.04, "promote"),
-        (0.0, "accuracy", 0.05, "promote"),
+        (0.0, "accuracy", 1 - 0.95, "promote"),
         (0.0, "accuracy", 0.06, "keep"),
         (0.0, "accuracy", None, "promote"),
         (0.0, "macro_auc", 0.06, "promote"),
@@ -411,3 +535,43 @@ def test_a_class_that_fell_is_the_reason_even_if_the_score_rose(gain: float, rea
     found = decide(spec, metric="accuracy", value=0.6, champion="v1", comparison=compared)
     assert found.decision == "keep"
     assert f"class 'a' fell from 0.5000 to 0.3000, {reason}" in found.reason
+
+
+def test_a_verdict_says_what_it_is_based_on() -> None:
+    compared = a_comparison(0.0, -0.1, 1.0)
+    assert decide(AUTOMATIC, metric="accuracy", value=0.5, champion="v1", comparison=compared) == Verdict(
+        model="toys",
+        decision="keep",
+        reason="accuracy stayed from 0.5000 (champion v1) to 0.5000 on the same 100 images, a change of "
+        "+0.0000 with a 95 % interval from -0.1000 to +0.1000",
+        metric="accuracy",
+        score=0.5,
+        champion="v1",
+        comparison=compared,
+    )
+
+
+@pytest.mark.parametrize(
+    ("classes", "drop", "fallen"),
+    [
+        ([(20, 0.25)], 0.2, "a"),
+        ([(20, 0.25)], 0.25, ""),
+        ([(19, 0.25)], 0.2, ""),
+        ([(20, 0.25), (20, 0.5), (19, 0.75), (20, 0.375)], 0.2, "b"),
+        ([(20, -0.25), (20, 0.25)], 0.2, "b"),
+        ([], 0.2, ""),
+    ],
+)
+def test_the_class_that_lost_most_counts_if_it_has_enough_images(
+    classes: list[tuple[int, float]], drop: float, fallen: str
+) -> None:
+    pairs = tuple(
+        ClassPair(name=name, support=support, candidate=1 - loss, champion=1.0)
+        for name, (support, loss) in zip("abcd", classes, strict=False)
+    )
+    compared = dataclasses.replace(a_comparison(0.2, 0.1, 0.01), classes=pairs)
+    spec = dataclasses.replace(SPEC, gate_drop=drop)
+    verdict = decide(spec, metric="accuracy", value=0.7, champion="v1", comparison=compared)
+    assert (verdict.decision, f"class {fallen!r} fell" in verdict.reason) == (
+        ("keep", True) if fallen else ("promote", False)
+    )

@@ -240,6 +240,22 @@ def test_confusion_matrix_has_the_truth_in_its_rows() -> None:
     assert metrics.classes[1].precision == 0.5
 
 
+def test_each_class_is_scored_by_its_hits_among_those_that_show_it_and_those_said_to() -> None:
+    """Of two ants one is found, of three bees two, and one bee is taken for a cat; there is no dog."""
+    said, labels = np.array([0, 1, 1, 1, 2, 2]), np.array([0, 0, 1, 1, 1, 2])
+    metrics = measure(4.0 * (said[:, None] == np.arange(4)), labels, (*CLASSES, "dog"))
+    decided = [(one.name, one.support, one.precision, one.recall, one.f1) for one in metrics.classes]
+    assert decided == [
+        ("ant", 2, 1.0, 0.5, pytest.approx(2 / 3)),
+        ("bee", 3, pytest.approx(2 / 3), pytest.approx(2 / 3), pytest.approx(2 / 3)),
+        ("cat", 1, 0.5, 1.0, pytest.approx(2 / 3)),
+        ("dog", 0, None, None, None),
+    ]
+    assert metrics.confusion_matrix == ((1, 1, 0, 0), (0, 2, 1, 0), (0, 0, 1, 0), (0, 0, 0, 0))
+    assert (metrics.task, metrics.samples, metrics.groups) == ("multiclass", 6, 0)
+    assert metrics.thresholds == (None,) * 4
+
+
 def test_calibration_compares_confidence_with_frequency() -> None:
     """Ten claims of 0.8, of which six came true."""
     bins = calibration(np.full(10, 0.8), np.arange(10) < 6)

@@ -20,15 +20,21 @@ import pytest
 from evaluation_runs import a_dataset, a_record, a_subject, a_training_record, some_logits
 from PIL import Image
 from recipes import plain
+from samples import some_images
+from scipy.special import softmax
 
+from ddpipe.data.manifest import load_manifest
+from ddpipe.data.reader import open_split
 from ddpipe.evaluate.figures import learning_curves, losses_by_epoch
 from ddpipe.evaluate.measure import measure
-from ddpipe.evaluate.mistakes import worst_mistakes, wrong_answers
+from ddpipe.evaluate.mistakes import WrongAnswer, worst_mistakes, wrong_answers
 from ddpipe.evaluate.report import (
     RunRecord,
     change,
     confusions,
+    drawn,
     gather,
+    gather_evaluation,
     percent,
     picture,
     ratio,
@@ -38,6 +44,7 @@ from ddpipe.evaluate.report import (
 from ddpipe.model.evaluation import Evaluation, publish
 from ddpipe.model.package import ModelPackage
 from ddpipe.model.verdict import Verdict
+from ddpipe.model.verdict import publish as publish_verdict
 from ddpipe.storage import open_store
 from ddpipe.storage.sealed import Folder, to_json
 
@@ -171,6 +178,39 @@ def test_fifteen_confusions_are_listed() -> None:
 def test_pictures_are_small_and_keep_their_proportions() -> None:
     data = base64.b64decode(picture(np.zeros((300, 600, 3), np.uint8)).partition(",")[2])
     assert Image.open(io.BytesIO(data)).size == (192, 96)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_small_pictures_show_every_pixel(channels: int) -> None:
+    image = some_images(1, (4, 6, channels))[0]
+    shown = Image.open(io.BytesIO(base64.b64decode(picture(image).partition(",")[2])))
+    np.testing.assert_array_equal(np.asarray(shown).reshape(image.shape), image)
+
+
+def test_curves_are_computed_of_at_most_forty_classes() -> None:
+    forty = a_record([f"class {number}" for number in range(40)])
+    assert list(forty.curves) == [scores.name for scores in forty.evaluation.metrics.classes]
+    assert a_record([f"class {number}" for number in range(41)]).curves == {}
+
+
+def _in_legend(page: str, drawing: str) -> list[str]:
+    """The texts of a legend."""
+    svg = page[page.index(f'aria-label="{drawing}"') :].partition("</svg>")[0]
+    return re.findall("<text[^>]*>([^<]+)</text>", svg[svg.index('id="legend') :])
+
+
+@pytest.mark.parametrize(
+    ("scores", "named"), [((0.9, 0.6, None), "b"), ((0.5, 0.9, 0.0), "c"), ((0.7, 0.6, 0.6), "b")]
+)
+def test_the_lowest_curve_is_named(scores: tuple[float | None, ...], named: str) -> None:
+    record = a_record(["a", "b", "c"], task="multilabel")
+    evaluation = record.evaluation
+    classes = zip(evaluation.metrics.classes, scores, strict=True)
+    some = tuple(replace(one, auc=score, average_precision=score) for one, score in classes)
+    metrics = replace(evaluation.metrics, classes=some)
+    page = render(replace(record, evaluation=replace(evaluation, metrics=metrics)))
+    assert _in_legend(page, "ROC curves") == [named, "micro average"]
+    assert _in_legend(page, "precision-recall curves") == [named]
 
 
 def test_page_names_the_groups_that_were_resampled() -> None:
@@ -364,8 +404,8 @@ def test_a_dark_page_has_other_colors_for_everything_that_is_drawn() -> None:
 
 
 def test_surest_mistake_comes_first(tmp_path: Path) -> None:
-    dataset = a_dataset(str(tmp_path / "store"), test=40)
-    labels = np.arange(40) % 2
+    dataset = a_dataset(str(tmp_path / "store"), test=60)
+    labels = np.arange(60) % 2
     logits = some_logits(labels, 2, skill=0)
     store = open_store(str(tmp_path / "evaluation"))
     metrics = measure(logits, labels, ("ball", "kité"))
@@ -375,6 +415,14 @@ def test_surest_mistake_comes_first(tmp_path: Path) -> None:
     margins = np.abs(logits[wrong, 0] - logits[wrong, 1])
     surest = wrong[np.argsort(-margins)][:5]
     assert [mistake.sample_id for mistake in mistakes] == [f"{index % 2}/{index}.png" for index in surest]
+    assert len(wrong) > len(worst_mistakes(evaluation, ("ball", "kité"))) == 24
+    images, shares = open_split(dataset, "test").images(surest), softmax(logits[surest], axis=1)
+    for mistake, sample, image, share in zip(mistakes, surest, images, shares, strict=True):
+        assert (mistake.confidence, mistake.expected) == pytest.approx(
+            (share[logits[sample].argmax()], share[labels[sample]])
+        )
+        assert mistake.true == ("ball", "kité")[labels[sample]]
+        np.testing.assert_array_equal(mistake.image, image)
     for mistake in mistakes:
         assert {mistake.true, mistake.said} == {"ball", "kité"}
         assert mistake.confidence + mistake.expected == pytest.approx(1)
@@ -389,6 +437,18 @@ def test_wrong_label_farthest_from_its_threshold_comes_first(tmp_path: Path) -> 
     found = wrong_answers(publish(open_store(str(tmp_path)), a_subject(), metrics, logits, labels))
     assert [(one.sample, one.true, one.said) for one in found] == [(0, 0, None), (1, None, 0), (2, None, 1)]
     assert [one.expected for one in found] == [0.5, 0.5, 0.2]
+    assert [one.confidence for one in found] == pytest.approx([0.01, 0.9, 0.3])
+
+
+def test_certain_answers_are_as_sure_as_numbers_can_tell_and_labels_without_a_threshold_give_none(
+    tmp_path: Path,
+) -> None:
+    """Probabilities of 1 and 0, of which the second is farther from its threshold."""
+    logits = np.array([[1000, 0, 0], [0, -1000, 0], [0, 0, 9]], np.float32)
+    labels = np.array([[0, 0, 0], [0, 1, 0], [0, 0, 0]])
+    metrics = measure(logits, labels, SEVERAL, task="multilabel", thresholds=(0.6, 0.9, None))
+    found = wrong_answers(publish(open_store(str(tmp_path)), a_subject(), metrics, logits, labels))
+    assert found == [WrongAnswer(1, 1, None, 0.0, 0.9), WrongAnswer(0, None, 0, 1.0, 0.6)]
 
 
 def test_run_is_gathered_from_what_its_steps_left(tmp_path: Path) -> None:
@@ -408,8 +468,33 @@ def test_run_is_gathered_from_what_its_steps_left(tmp_path: Path) -> None:
     # of a run that took over the model of another, which is the one that trained
     assert gather("b", training.uri, store.uri, seconds=seconds, since="a").seconds == seconds
     assert gather("c", training.uri, store.uri).seconds == {}
-    page = render(record)
-    assert "<h1>Käthe&#39;s</h1>" in page
+    assert "<h1>Käthe&#39;s</h1>" in render(record)
+    assert (record.run, record.training) == ("Käthe's", json.loads(training.read("training.json")))
+    assert record.manifest == load_manifest(dataset)
+    assert list(record.curves) == ["ball", "kité"]
+    wrong = np.flatnonzero(logits.argmax(axis=1) != labels)
+    assert sorted(one.sample_id for one in record.mistakes) == sorted(f"{one % 2}/{one}.png" for one in wrong)
+    assert (record.package, record.since, record.verdict, record.data_page) == (None, "", None, "")
+    verdict = Verdict(model="toys", decision="keep", reason="not better", metric="accuracy", score=0.9)
+    publish_verdict(open_store(str(tmp_path / "gate")), verdict)
+    judged = gather(
+        "d", training.uri, store.uri, since="a", gate_uri=str(tmp_path / "gate"), data_page="data.html"
+    )
+    assert (judged.verdict, judged.since, judged.data_page) == (verdict, "a", "data.html")
+
+
+def test_an_evaluation_of_its_own_is_gathered_without_a_run(tmp_path: Path) -> None:
+    dataset, labels = a_dataset(str(tmp_path / "store"), test=20), np.arange(20) % 2
+    manifest, logits = load_manifest(dataset), some_logits(labels, 2)
+    raw = to_json({"schema": 1, "location": "/data/photos"})
+    Path(dataset).with_name("origin.json").write_bytes(raw)
+    store, metrics = open_store(str(tmp_path / "evaluation")), measure(logits, labels, ("ball", "kité"))
+    evaluation = publish(store, a_subject(dataset=dataset), metrics, logits, labels)
+    record = gather_evaluation(store.uri)
+    assert (record.run, record.training, record.manifest) == ("runs/a/training", {}, manifest)
+    assert record.location == "/data/photos"
+    assert record.evaluation.subject == evaluation.subject
+    assert record.curves == drawn(evaluation)
 
 
 def test_report_does_not_wait_for_torch() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from evaluation_runs import some_labels, some_logits
 from scipy.stats import t as student
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from ddpipe.evaluate import resampling
 from ddpipe.evaluate.measure import measure
@@ -39,6 +40,36 @@ def test_each_resample_has_as_many_groups_as_there_are_and_each_of_them_whole() 
     assert len(np.unique(weights, axis=1).T) > 20, "they differ"
     again = np.concatenate(list(resampled(GROUPS, 500)), axis=1)
     assert np.array_equal(weights, again)
+
+
+def test_the_same_data_give_the_same_intervals_in_every_release() -> None:
+    drawn = np.random.default_rng(0).integers(0, 4, (4, 3))
+    (weights,) = resampled(GROUPS, 3)
+    assert np.array_equal(weights[[0, 2, 3, 6]], [(drawn == group).sum(axis=0) for group in range(4)])
+
+
+def test_resamples_are_weighed_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, whole = set[int](), resampling.resampled
+
+    def noted(groups: np.ndarray, resamples: int) -> object:
+        threads.update(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas")
+        return whole(groups, resamples)
+
+    monkeypatch.setattr(resampling, "resampled", noted)
+    with threadpool_limits(2, user_api="blas"):
+        intervals(_answers(), ["log_loss"], None)
+        assert threads == {1}
+        threads.clear()
+        gain_interval(_answers(), _answers(skill=2), "accuracy")
+        assert threads == {1}
+
+
+def test_a_gain_is_resampled_by_groups_of_any_numbers() -> None:
+    candidate, champion, groups = _answers(), _answers(skill=0.3), np.arange(60) // 4
+    weights = np.concatenate(list(resampled(groups, 1000)), axis=1)
+    gains = (candidate.right.astype(float) - champion.right) @ weights / weights.sum(axis=0)
+    expected = pytest.approx(np.percentile(gains, (2.5, 97.5)), abs=1e-6)
+    assert gain_interval(candidate, champion, "accuracy", 7 * groups + 3) == expected
 
 
 def test_the_bounds_are_percentiles_of_what_was_resampled() -> None:

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from evaluation_runs import a_training, some_labels, some_logits
 from samples import published, some_images
+from scipy.optimize import minimize_scalar
+from scipy.special import expit, softmax
 
 from ddpipe.evaluate.evaluate import evaluate
 from ddpipe.evaluate.measure import LOWEST, _least, fitted, measure
@@ -40,6 +42,57 @@ def test_answers_that_are_all_right_keep_the_doubt_of_laplace(
 ) -> None:
     truth = np.ones((samples, 2), bool) if task == "multilabel" else np.eye(2, dtype=bool)[[0] * samples]
     assert _least(margin * truth, truth, TASKS[task]) == pytest.approx(least, abs=1e-3)
+
+
+def _least_loss(logits: np.ndarray, truth: np.ndarray, task: str) -> float:
+    """The temperature with the least cross-entropy, where each truth has the doubt of Laplace."""
+    sure = 1 - 1 / (len(logits) + 2)
+    unsure = (1 - sure) / (logits.shape[1] - 1) if task == "multiclass" else 1 - sure
+    targets = np.where(truth, sure, unsure)
+
+    def loss(temperature: float) -> float:
+        if task == "multiclass":
+            return float(-(targets * np.log(softmax(logits / temperature, axis=1))).sum())
+        said = expit(logits / temperature)
+        return float(-(targets * np.log(said) + (1 - targets) * np.log(1 - said)).sum())
+
+    return float(minimize_scalar(loss, bounds=(0.2, 10), method="bounded", options={"xatol": 1e-6}).x)
+
+
+def _losses(logits: np.ndarray, truth: np.ndarray, task: str) -> np.ndarray:
+    if task == "multiclass":
+        return -np.log(softmax(logits, axis=1)[truth])
+    return -np.log(np.where(truth, expit(logits), expit(-logits))).mean(axis=1)
+
+
+@pytest.mark.parametrize("together", [1, 3])
+@pytest.mark.parametrize("task", ["multiclass", "multilabel"])
+def test_the_gain_that_may_be_chance_is_taken_off_a_temperature(task: str, together: int) -> None:
+    """Its gain on each fifth of the samples, or groups, is that of the temperature of the others."""
+    random, groups = np.random.default_rng(4), np.arange(90) // together
+    logits = random.normal(size=(90, 3)) * 1.5
+    truth = TASKS["multiclass"].truth((logits + random.gumbel(size=(90, 3))).argmax(axis=1), 3)
+    if task == "multilabel":
+        truth = random.random((90, 3)) < expit(logits)
+    logits *= 1.7
+    gains = np.zeros(90)
+    for fifth in range(5):
+        own = groups % 5 == fifth
+        scaled = logits[own] / _least_loss(logits[~own], truth[~own], task)
+        gains[own] = _losses(logits[own], truth[own], task) - _losses(scaled, truth[own], task)
+    chance = np.sqrt(((gains - gains.mean()) ** 2).sum()) / 90 / gains.mean()
+    assert 0.1 < chance < 0.9
+    expected = _least_loss(logits, truth, task) ** (1 - chance**2)
+    found = fitted(logits, truth, TASKS[task], groups if together > 1 else None)
+    assert found == pytest.approx(expected, rel=3e-4)
+    assert found == round(found, 4)
+
+
+@pytest.mark.parametrize(("margin", "bound"), [(0.01, 0.2), (1000.0, 10)])
+def test_a_temperature_is_at_least_a_fifth_and_at_most_ten(margin: float, bound: float) -> None:
+    """Also where the answers are so sure that the probability of another class is 0."""
+    truth = np.eye(2, dtype=bool)[[0] * 30]
+    assert _least(margin * truth, truth, TASKS["multiclass"]) == pytest.approx(bound, rel=1e-3)
 
 
 def test_labels_have_one_temperature_together() -> None:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from evaluation_runs import a_record
 
-from ddpipe.evaluate.evaluate import FEW, rough, warnings_about
+from ddpipe.evaluate.evaluate import rough, warnings_about
 from ddpipe.evaluate.measure import measure, unproven
 from ddpipe.evaluate.report import render
-from ddpipe.model.evaluation import Metrics
+from ddpipe.model.evaluation import Estimate, Metrics
 
 
 def history(*scores: float) -> list[dict[str, float]]:
@@ -75,7 +75,7 @@ def test_history_of_any_content_is_read() -> None:
     assert "in epoch None" in text
 
 
-@pytest.mark.parametrize(("samples", "warned"), [(12, True), (FEW - 1, True), (FEW, False)])
+@pytest.mark.parametrize(("samples", "warned"), [(12, True), (99, True), (100, False)])
 def test_scores_on_few_test_images_are_called_a_guess(samples: int, warned: bool) -> None:
     assert ["rough guess" in text for text in rough(samples, "accuracy")] == [True] * warned
 
@@ -117,6 +117,38 @@ def test_with_even_classes_accuracy_counts_and_is_compared_with_the_commonest_cl
     assert metrics.headline == "accuracy"
     (text,) = unproven(metrics)
     assert "which always answering 'ok' gives" in text
+
+
+TOO_FEW = "add images, as those of this split are too few to show it"
+NOT_BETTER = "add images of the classes that are confused, or train longer"
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "advice"),
+    [
+        (0.6, 0.501, ""),
+        (0.6, 0.5, TOO_FEW),
+        (0.5, 0.4, NOT_BETTER),
+        (0.4, 0.3, NOT_BETTER),
+        (0.501, None, ""),
+        (0.5, None, NOT_BETTER),
+    ],
+)
+@pytest.mark.parametrize(
+    ("metric", "constant"), [("accuracy", "always answering 'ok'"), ("macro_auc", "a constant answer")]
+)
+def test_the_low_end_of_a_score_has_to_be_above_that_of_a_constant_answer(
+    metric: str, constant: str, value: float, low: float | None, advice: str
+) -> None:
+    metrics = replace(_parts(200, 200, 0), scores={metric: Estimate(value, low, 0.9)})
+    title = metric.replace("macro_auc", "macro AUC")
+    warning = f"{title} {value:.4f} is not clearly better than 0.5000, which {constant} gives: {advice}"
+    assert list(unproven(metrics)) == [warning] * bool(advice)
+
+
+@pytest.mark.parametrize("scores", [{}, {"macro_f1": Estimate(0.1)}], ids=["none", "no constant answer"])
+def test_a_score_without_an_equal_of_a_constant_answer_is_not_warned_of(scores: dict[str, Estimate]) -> None:
+    assert not list(unproven(replace(_parts(200, 200, 0), scores=scores)))
 
 
 def test_a_model_that_is_clearly_better_is_not_warned_of() -> None:
