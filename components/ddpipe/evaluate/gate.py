@@ -201,11 +201,11 @@ def decide(
 ) -> Verdict:
     """The verdict, and why in one sentence."""
     is_known = math.isfinite(value)
-    if not value >= spec.gate_minimum:  # also NaN
+    if trouble:
+        decision, reason = FAIL, trouble
+    elif not value >= spec.gate_minimum:  # also NaN
         seen = f"{value:.4f}" if is_known else "undefined on these images"
         decision, reason = FAIL, f"{metric} is {seen}, but at least {spec.gate_minimum:g} is required"
-    elif trouble:
-        decision, reason = FAIL, trouble
     elif comparison is None:
         decision, reason = PROMOTE, f"there is no champion yet, and {metric} is {value:.4f}"
     else:

@@ -90,6 +90,7 @@ ONE_CLASS_WORSE = (
         ({"gate_drop": 0.1}, ONE_CLASS_WORSE, {}, "keep", "class 'd' fell from 1.0000 to 0.0000"),
         ({}, ONE_CLASS_WORSE, {}, "promote", "accuracy rose"),
         ({}, None, {"champion": "0123", "trouble": "the champion cannot be read"}, "fail", "cannot be read"),
+        ({}, None, {"value": float("nan"), "trouble": "there is no image"}, "fail", "there is no image"),
     ],
 )
 def test_rules_of_the_gate(
@@ -407,6 +408,7 @@ def test_no_common_unseen_image_fails(runs: Path) -> None:
     assert verdict.decision == "fail"
     assert verdict.score is None
     assert verdict.excluded == 37
+    assert verdict.reason == "there is no image that neither model was trained on: add new test images"
 
 
 def test_a_vanished_champion_fails_with_a_way_out(runs: Path) -> None:
