@@ -278,6 +278,13 @@ def test_threshold_has_the_best_f1_and_lies_between_samples() -> None:
     assert best_thresholds(probabilities, truth & False) == (None,)
 
 
+def test_threshold_of_a_model_that_misses_more_than_it_finds_has_the_best_f1() -> None:
+    """The second and the last of ten: one of two is found at 0.85, with one false alarm, and F1 is 0.5."""
+    probabilities = np.linspace(1, 0.1, 10)[:, None]
+    truth = np.isin(np.arange(10), (1, 9))[:, None]
+    assert best_thresholds(probabilities, truth) == (pytest.approx(0.85),)
+
+
 def test_no_other_threshold_has_a_better_f1() -> None:
     probabilities = expit(SEVERAL_LOGITS.astype(np.float64))
     found = best_thresholds(probabilities, SEVERAL == 1)
