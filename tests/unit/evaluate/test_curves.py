@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from evaluation_runs import a_record, some_labels, some_logits
 from sklearn import metrics as sklearn
 
-from ddpipe.evaluate.figures import precision_recall_curves
+from ddpipe.evaluate.figures import precision_recall_curves, roc_curves
 from ddpipe.evaluate.measure import ClassCurves, best_thresholds, class_curves, measure, precision_recall, roc
 from ddpipe.evaluate.report import render
 from ddpipe.model.evaluation import Curve
@@ -24,6 +26,26 @@ def test_one_class_is_named_above_the_curves() -> None:
     page = precision_recall_curves(curves, "lung")
     assert ("lung" in page, "bone" in page) == (True, False)
     assert "lung" not in precision_recall_curves(curves, None)
+
+
+@pytest.mark.parametrize(("classes", "gray"), [(12, 11), (13, 0)])
+def test_of_more_than_twelve_classes_one_is_drawn(classes: int, gray: int) -> None:
+    curve = roc(np.arange(9) % 2 == 0, np.linspace(0, 1, 9))
+    page = roc_curves(curve, dict.fromkeys(map(str, range(classes)), curve), "3")
+    assert page.count("stroke: var(--quiet") == gray
+    assert re.findall("<text[^>]*>([^<]+)</text>", page)[-2:] == ["3", "micro average"]
+
+
+@pytest.mark.parametrize(("classes", "drawn"), [(12, True), (13, False)])
+def test_page_says_whether_each_class_is_drawn(classes: int, drawn: bool) -> None:
+    page = render(a_record([f"class {number}" for number in range(classes)]))
+    assert ("ROC curves, each class against all others in gray" in page) is drawn
+
+
+def test_a_name_in_a_legend_is_no_formula() -> None:
+    curve = precision_recall(np.arange(9) % 2 == 0, np.linspace(0, 1, 9))
+    page = precision_recall_curves({"_a$b$": curve}, "_a$b$")
+    assert re.findall("<text[^>]*>([^<]+)</text>", page)[-1] == "a$b$"
 
 
 def test_precision_recall_is_that_of_scikit_learn() -> None:
