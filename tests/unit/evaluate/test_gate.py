@@ -370,7 +370,7 @@ def test_the_champion_is_the_package_that_was_promoted(runs: Path) -> None:
     ],
     ids=repr,
 )
-def test_a_model_for_something_else_is_told_from_one_for_this(
+def test_what_makes_a_model_one_of_something_else_is_said(
     model: dict[str, object], dataset: dict[str, object], differences: list[str]
 ) -> None:
     usual = {"architecture": "digits-cnn", "shape": SHAPE, "classes": ("ball", "kité")}
