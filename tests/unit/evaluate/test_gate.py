@@ -91,6 +91,7 @@ ONE_CLASS_WORSE = (
         ({}, ONE_CLASS_WORSE, {}, "promote", "accuracy rose"),
         ({}, None, {"champion": "0123", "trouble": "the champion cannot be read"}, "fail", "cannot be read"),
         ({}, None, {"value": float("nan"), "trouble": "there is no image"}, "fail", "there is no image"),
+        ({"gate_minimum": 0.95}, None, {"trouble": "it cannot be read"}, "fail", "at least 0.95 is required"),
     ],
 )
 def test_rules_of_the_gate(
