@@ -17,12 +17,14 @@ from samples import some_images
 
 from ddpipe.train.batches import (
     GRAY,
+    Batch,
     _Copies,
     augmented,
     batch_sizes,
     draws,
     global_batch,
     permutation,
+    resized,
     seed_of_step,
     share_of,
     steps_per_epoch,
@@ -76,6 +78,14 @@ def test_every_step_of_every_rank_draws_its_own_random_numbers() -> None:
     keys = {seed_of_step(seed, step, rank) for seed in range(4) for step in range(40) for rank in range(4)}
     assert len(keys) == 640
     assert all(0 <= key < 2**64 for key in keys)
+
+
+def test_the_seed_of_a_step_never_changes() -> None:
+    """As the order of an epoch: a resumed training draws the numbers that it would have drawn."""
+    assert [seed_of_step(0, 0, 0), seed_of_step(7, 19, 3)] == [
+        7765807450571155106,
+        7680713427852157927,
+    ]
 
 
 IMAGES = some_images(64, (32, 32, 3))
@@ -193,6 +203,91 @@ def test_a_shift_reaches_every_position_up_to_the_last() -> None:
         moved = augmented(images.copy(), Augmentation(shift=1 / 8), 7, 0, np.arange(4096))
         middle = moved.take(16, axis=axis)[:, 16, 0].astype(int)
         assert set((middle - 16).tolist()) == set(range(-4, 5))
+
+
+def ramps(count: int, height: int, width: int) -> np.ndarray:
+    """Images whose pixels say where they are: four times their row, and four times their column."""
+    rows, columns = np.mgrid[:height, :width].astype(np.uint8) * 4
+    return np.stack([np.stack([rows, columns, rows], axis=-1)] * count)
+
+
+def test_every_image_is_where_its_draws_put_it() -> None:
+    """So that a training that another version began sees the same images; sides are 24 and 40 pixels."""
+    samples, height, width = np.arange(100, 164), 24, 40
+    down, right, mirror, hole_top, hole_left, *_ = draws(7, 3, samples, 9)
+    shifted = augmented(ramps(64, height, width), Augmentation(shift=1 / 8), 7, 3, samples)
+    np.testing.assert_array_equal(shifted[:, 12, 20, 0], 4 * (12 - 3 + np.floor(down * 7)))
+    np.testing.assert_array_equal(shifted[:, 12, 20, 1], 4 * (20 - 5 + np.floor(right * 11)))
+
+    plain = ramps(64, height, width)
+    for flip, epoch, mirrored in (
+        ("random", 3, mirror < 0.5),
+        ("alternating", 4, draws(7, 0, samples, 1)[0] < 0.5),
+        ("alternating", 5, draws(7, 0, samples, 1)[0] >= 0.5),
+    ):
+        drawn = draws(7, epoch, samples, 9)[2] < 0.5 if flip == "random" else mirrored
+        changed = augmented(plain.copy(), Augmentation(flip=flip), 7, epoch, samples)
+        expected = np.where(drawn[:, None, None, None], plain[:, :, ::-1], plain)
+        np.testing.assert_array_equal(changed, expected)
+
+    holes = augmented(np.zeros_like(plain), Augmentation(cutout=1 / 4), 7, 3, samples)[..., 0] == GRAY
+    np.testing.assert_array_equal(holes.any(axis=2).argmax(axis=1), np.floor(hole_top * (24 - 6 + 1)))
+    np.testing.assert_array_equal(holes.any(axis=1).argmax(axis=1), np.floor(hole_left * (40 - 6 + 1)))
+    assert (holes.sum(axis=(1, 2)) == 6 * 6).all()
+
+
+def test_every_zoom_is_the_rectangle_that_its_draws_say() -> None:
+    """Its corners tell: an enlarged image has the pixels of its edge at its edge."""
+    samples, height, width = np.arange(100, 164), 24, 40
+    down, right, *_, area, ratio = draws(7, 3, samples, 9)[:7]
+    parts, ratios = 0.35 + 0.65 * area, (4 / 3) ** (2 * ratio - 1)
+    heights = np.minimum(np.rint(height * np.sqrt(parts / ratios)), height)
+    widths = np.minimum(np.rint(width * np.sqrt(parts * ratios)), width)
+    tops, lefts = np.floor(down * (height - heights + 1)), np.floor(right * (width - widths + 1))
+    zoomed = augmented(ramps(64, height, width), Augmentation(zoom=0.35), 7, 3, samples).astype(int)
+    np.testing.assert_allclose(zoomed[:, 0, 0, 0], 4 * tops, atol=1)
+    np.testing.assert_allclose(zoomed[:, 0, 0, 1], 4 * lefts, atol=1)
+    np.testing.assert_allclose(zoomed[:, -1, -1, 0], 4 * (tops + heights - 1), atol=1)
+    np.testing.assert_allclose(zoomed[:, -1, -1, 1], 4 * (lefts + widths - 1), atol=1)
+
+
+def test_every_image_is_as_bright_and_has_as_much_contrast_as_its_draws_say() -> None:
+    images = 40 + IMAGES // 2
+    brightness, contrast = 0.8 + 0.4 * draws(7, 3, SAMPLES, 9)[7:]
+    lit = augmented(images.copy(), Augmentation(light=0.2), 7, 3, SAMPLES)
+    means, deviations = images.mean(axis=(1, 2, 3)), images.std(axis=(1, 2, 3))
+    np.testing.assert_allclose(lit.mean(axis=(1, 2, 3)), brightness * means, atol=1.5)  # cut off twice
+    np.testing.assert_allclose(lit.std(axis=(1, 2, 3)), brightness * contrast * deviations, rtol=0.02)
+
+
+def test_smaller_images_are_those_images_smoothed() -> None:
+    """Every other pixel alone would make a fine pattern a coarse one, or none."""
+    stripes = torch.zeros(2, 32, 24, 3, dtype=torch.uint8)
+    stripes[1, :, ::2] = 200
+    stripes[1, :, :, 1] = 60
+    smaller = resized(stripes, 0.5)
+    assert smaller.shape == (2, 16, 12, 3)
+    assert not smaller[0].any()
+    assert smaller[1, :, 2:-2, 0].float().sub(100).abs().max() < 25
+    assert (smaller[1, :, :, 1] == 60).all()
+    assert resized(stripes, 0.01).shape == (2, 4, 4, 3), "a pooling must leave something"
+
+
+def test_a_batch_is_used_once_its_copy_has_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its memory is not for others before the stream that computes is done with it."""
+    calls = list[tuple[str, object]]()
+    gpu, copied = torch.device("cuda", 0), torch.Event("cpu")
+    stream = SimpleNamespace(wait_event=lambda event: calls.append(("waits", event)))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda _device: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", {gpu: stream}.__getitem__)
+    monkeypatch.setattr(
+        torch.Tensor, "record_stream", lambda tensor, used_by: calls.append((str(tensor.dtype), used_by))
+    )
+    batch = Batch(torch.zeros(2, 4, 4, 1, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64), 2)
+    assert _Copies(gpu).finished((batch, copied)) is batch
+    assert calls == [("waits", copied), ("torch.uint8", stream), ("torch.int64", stream)]
+    assert _Copies(torch.device("cpu")).finished((batch, None)) is batch
+    assert len(calls) == 3
 
 
 def test_a_copy_to_a_gpu_is_pinned_and_overlaps(monkeypatch: pytest.MonkeyPatch) -> None:

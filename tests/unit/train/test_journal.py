@@ -13,8 +13,11 @@ import os
 import re
 import sys
 import termios
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -25,7 +28,7 @@ from ddpipe.tracker import Tracker
 from ddpipe.train import journal
 from ddpipe.train.batches import images_seen
 from ddpipe.train.journal import ResourceUsage, keep_journal, progress, summarized, timed
-from ddpipe.train.saver import uploading
+from ddpipe.train.saver import Uploads, uploading
 
 LOG_PANEL = 75
 """Columns that the UI of Kubeflow Pipelines shows."""
@@ -149,6 +152,56 @@ def test_long_epochs_have_lines_in_between(
     assert (tmp_path / "progress.txt").read_text() == "progress=1 step=6 accuracy=0.75 seconds_left=83"
 
 
+class AtOnce:
+    """Uploads that are written when they are put; their kinds and the time."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock, self.seen = clock, list[tuple[float, str]]()
+
+    def put(self, kind: str, write: Callable[[], object]) -> None:
+        write()
+        self.seen.append((self.clock(), kind))
+
+
+def test_reports_are_as_far_apart_as_asked_for_and_lines_of_the_log_farther(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A step takes five seconds; the epoch that ends after 45 s has a line, so the next one can wait."""
+    now = [1000.0]
+    monkeypatch.setattr(journal.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(journal, "LINE_SECONDS", 20.0)
+    monkeypatch.setenv("DDPIPE_REPORT_SECONDS", "10")
+    uploads = AtOnce(lambda: now[0] - 1000)
+    given = keep_journal(open_store(str(tmp_path)), cast("Uploads", uploads), step=0, done=(0, 20))
+    with caplog.at_level(logging.INFO), given as kept:
+        assert kept
+        for step in range(1, 15):
+            now[0] += 5
+            kept.step(step, step, 20, None)
+            if step == 9:
+                kept.epoch([{**an_epoch(1), "validation_top5": 0.9}], [0.5] * 3, [0.1] * 3, 2)
+    assert [at for at, kind in uploads.seen if kind == "progress.txt"] == [10, 20, 30, 40, 50, 60, 70]
+    assert (tmp_path / "progress.txt").read_text() == "progress=0.7 step=14 accuracy=0.75"
+    assert caplog.messages == [
+        "progress=0.2 step=4",
+        "progress=0.4 step=8",
+        "epoch=1/2 val_accuracy=.750 val_top5=.900 val_loss=2.250 train_loss=.500 0.3 s",
+        "progress=0.7 step=14 accuracy=0.75",
+    ]
+
+
+def test_a_terminal_has_no_lines_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("REPORT_SECONDS", "LINE_SECONDS"):
+        monkeypatch.setattr(journal, name, 0.0)
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    with caplog.at_level(logging.INFO):
+        journal_of_a_training(tmp_path)
+    assert not caplog.messages
+    assert (tmp_path / "progress.txt").exists()
+
+
 def test_every_epoch_is_one_line_of_json(tmp_path: Path) -> None:
     journal_of_a_training(tmp_path)
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
@@ -224,6 +277,20 @@ def test_the_share_of_the_cpus_is_of_those_that_this_process_may_use(monkeypatch
     assert measured.epoch()["cpu"] == 0.5
 
 
+def test_what_a_process_used_of_a_gpu_is_the_peak_of_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, gpu, reset = Clock(monkeypatch), torch.device("cuda", 0), list[torch.device]()
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", {gpu: 700}.__getitem__)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", reset.append)
+    monkeypatch.setattr(journal.resource, "getrusage", lambda _who: SimpleNamespace(ru_maxrss=3))
+    measured = ResourceUsage(gpu)
+    measured.waited(1.0)
+    clock.now, clock.cpu = 3.0, 1.0
+    kilobytes = 1 if sys.platform == "darwin" else 1024
+    expected = {"data_wait": 0.3333, "cpu": 0.0833, "memory": 3 * kilobytes, "gpu_memory": 700}
+    assert measured.epoch() == expected
+    assert reset == [gpu, gpu]
+
+
 def test_memory_is_in_bytes_and_without_gpus_where_there_are_none() -> None:
     used = ResourceUsage(CPU).epoch()
     assert 50e6 < used["memory"] < 1e12
@@ -238,6 +305,15 @@ def test_a_summary_adds_up_all_attempts() -> None:
         "data_wait": 0.2,
         "cpu": 0.6,
         "memory": 30,
+    }
+
+
+def test_a_summary_has_no_more_digits_than_a_person_reads() -> None:
+    history = [{"cpu": 0.1, "gpu_memory": 7}, {"cpu": 0.2, "gpu_memory": 9}, {"cpu": 0.2}]
+    assert summarized(history, [{"nodes": 1, "seconds": 1.0}]) == {
+        "node_hours": 0.000278,
+        "cpu": 0.1667,
+        "gpu_memory": 9,
     }
 
 
@@ -264,3 +340,17 @@ def test_a_training_is_described_to_the_tracker_of_its_run(tmp_path: Path) -> No
             with keep_journal(open_store(str(tmp_path)), given, step=0, done=(0, 20), about=described.append):
                 pass
     assert len(described) == 1
+
+
+def test_the_tracker_of_the_run_gets_every_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, got = list[str](), list[list[int]]()
+
+    @contextmanager
+    def tracked(run: str) -> Iterator[SimpleNamespace]:
+        runs.append(run)
+        yield SimpleNamespace(epochs=lambda history: got.append([line["epoch"] for line in history]))
+
+    monkeypatch.setattr(journal, "tracked", tracked)
+    journal_of_a_training(tmp_path / "run" / "training")
+    assert runs == [str(tmp_path / "run")]
+    assert got == [[1], [1, 2]]

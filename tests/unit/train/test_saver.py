@@ -21,7 +21,7 @@ from torch import Tensor
 from ddpipe.distributed import World
 from ddpipe.errors import CheckpointError, NotWritable, StoreError, Unreachable
 from ddpipe.model.checkpoint import Checkpoint, claim
-from ddpipe.model.tensors import Share
+from ddpipe.model.tensors import Share, read_shares
 from ddpipe.storage import Store, open_store
 from ddpipe.train import saver
 from ddpipe.train import saver as module
@@ -67,10 +67,14 @@ def later() -> Later:
 
 
 def a_saver(
-    store: Store, later: Later, start: Checkpoint | None = None, lineage: dict[str, str] | None = None
+    store: Store,
+    later: Later,
+    start: Checkpoint | None = None,
+    lineage: dict[str, str] | None = None,
+    **more: float,
 ) -> Saver:
-    uploads = cast("Uploads", later)
-    return Saver(claim(store, None), uploads, start=start, world_size=2, nodes=1, lineage=lineage or {})
+    attempt, uploads = claim(store, None), cast("Uploads", later)
+    return Saver(attempt, uploads, start=start, world_size=2, nodes=1, lineage=lineage or {}, **more)
 
 
 def written(store: Store) -> Checkpoint:
@@ -126,9 +130,9 @@ def test_every_attempt_records_its_start_and_cost(
     first = {"step": 0, "world_size": 2, "nodes": 1, "before": 0.0, "seconds": 7.5}
     assert saver.attempts() == [first]
     later.finish()
-    following = a_saver(store, later, start=written(store))
-    now[0] = 109.5
-    assert following.attempts() == [first, {**first, "step": 4, "seconds": 2.0}]
+    following = a_saver(store, later, start=written(store), before=0.12345)
+    now[0] = 109.50049
+    assert following.attempts() == [first, {**first, "step": 4, "before": 0.123, "seconds": 2.0}]
 
 
 def test_record_of_a_training_is_kept_and_extended(store: Store, later: Later) -> None:
@@ -242,6 +246,35 @@ def test_a_store_that_is_away_for_too_long_ends_the_training() -> None:
         uploads.put("checkpoint", Away(FOREVER))
 
 
+def test_a_write_without_patience_is_tried_once() -> None:
+    write = Away(FOREVER)
+    with pytest.raises(StoreError, match="503"), uploading(patience=0, pause=0) as uploads:
+        uploads.put("checkpoint", write)
+    assert write.left == FOREVER - 1
+
+
+def test_the_thread_that_writes_ends_with_its_training_and_keeps_no_process() -> None:
+    with uploading() as uploads:
+        assert uploads._thread.daemon
+    uploads._thread.join(60)
+    assert not uploads._thread.is_alive()
+
+
+@pytest.mark.timeout(300)
+def test_a_training_that_failed_does_not_wait_long_for_a_store_that_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(saver, "LAST_WRITES", 0.05)
+
+    def training() -> None:
+        with uploading(pause=0.01) as uploads:
+            uploads.put("checkpoint", Away(FOREVER))
+            raise ValueError("diverged")
+
+    with pytest.raises(ValueError, match="diverged"):
+        training()
+
+
 @pytest.mark.timeout(300)  # half of the wait for a store that is away
 def test_a_local_store_fails_at_once(tmp_path: Path) -> None:
     """Nobody frees a full disk while training waits, and what was trained would be lost after 600 s."""
@@ -258,6 +291,25 @@ def test_a_share_of_a_checkpoint_fails_at_once_in_a_local_store(tmp_path: Path) 
     shared = SharedSaver(open_store(str(tmp_path / "file" / "run")), alone, None)
     with pytest.raises(NotWritable):
         shared.write(1, {"weight": Share((2,), 0, torch.ones(2))})
+
+
+def test_shares_are_written_once_for_each_step_into_the_folder_of_the_attempt(
+    store: Store, later: Later
+) -> None:
+    """The best checkpoint and the last may be of one step."""
+    saver = a_saver(store, later)
+    shared = SharedSaver(store, World(0, 1, torch.device("cpu")), saver)
+    rows, folder = torch.arange(6.0).view(3, 2), saver.attempt.folder
+    shares = {"weight": Share((3, 2), 0, rows)}
+    (piece,) = pieces = shared.write(7, shares)
+    assert (piece.file, piece.rows) == (f"{folder}step-00000007.rank-00000-0.pt", {"weight": [0, 3]})
+    found = read_shares(store, pieces, {"weight": (3, 2)}, range)
+    assert torch.equal(found["weight"].values, rows)
+    store.delete(piece.file)
+    assert shared.write(7, shares) == pieces
+    assert not list(store.list(piece.file))
+    assert [one.file for one in shared.write(8, shares)] == [f"{folder}step-00000008.rank-00000-0.pt"]
+    assert SharedSaver(store, World(0, 1, torch.device("cpu")), saver).write(1, {}) == []
 
 
 def test_a_bucket_may_come_back(s3: Server) -> None:

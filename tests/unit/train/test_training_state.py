@@ -7,9 +7,11 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,17 +26,26 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from ddpipe.data.index import TRAINED_ON
 from ddpipe.data.manifest import SPLITS, load_manifest, store_of
-from ddpipe.data.reader import open_split
+from ddpipe.data.reader import SplitReader, open_split
 from ddpipe.distributed.group import World
-from ddpipe.errors import CheckpointError, DatasetError, Diverged, StoreError, Unreachable
+from ddpipe.errors import (
+    CheckpointError,
+    DatasetError,
+    Diverged,
+    Interrupted,
+    ParameterError,
+    StoreError,
+    Unreachable,
+)
 from ddpipe.model.checkpoint import Saved, claim, finished, newest
 from ddpipe.model.classifier import load_model
+from ddpipe.model.tensors import Share, parted, rows_of, write_pieces
 from ddpipe.model.training_record import RECORD_SCHEMA
 from ddpipe.processes.reports import metrics_of
 from ddpipe.runs import Run
 from ddpipe.storage import open_store
 from ddpipe.storage.files import FileStore
-from ddpipe.train import fully_sharded, loop
+from ddpipe.train import fully_sharded, journal, loop
 from ddpipe.train import train as step
 from ddpipe.train.auto import Device
 from ddpipe.train.batches import global_batch, permutation
@@ -44,6 +55,7 @@ from ddpipe.train.recipe import FORMER, Recipe
 from ddpipe.train.saver import Uploads, uploading
 from ddpipe.train.start import Start, check_trainable, choice_of, decided_start, fresh_choice, keep
 from ddpipe.train.step import TrainingStep
+from ddpipe.train.timetable import TrainingRequest
 from ddpipe.train.train import train
 
 SHAPE = (8, 8, 1)
@@ -163,6 +175,205 @@ def test_the_record_describes_the_epoch_that_is_the_result(dataset: str, output:
         3 * 12 / sum(epoch["seconds"] for epoch in done["history"]), rel=0.01, abs=0.05
     )
     assert (done["epochs"], done["steps"], done["resumed_from"]) == (3, 9, None)
+
+
+def test_the_record_has_all_that_others_read(
+    dataset: str, output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report, the model package and `ddpipe runs` read it, and so do people."""
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "3")
+    train(dataset, output, RECIPE)
+    store, manifest, found = open_store(output), load_manifest(dataset), record(output)
+    assert Path(output, "training.json").read_text() == json.dumps(found, indent=2)
+    history, attempts, saved = found["history"], found["attempts"], result(output)
+    choice = choice_of(store, RECIPE, manifest, Device())
+    assert [list(line) for line in history] == 3 * [
+        [
+            *("epoch", "step", "train_loss", "train_accuracy", "validation_loss", "validation_accuracy"),
+            *("learning_rate", "seconds", "data_wait", "cpu", "memory"),
+        ]
+    ]
+    assert all(line["seconds"] == round(line["seconds"], 3) > 0 for line in history)
+    for changing in ("before", "seconds"):
+        assert 0 <= attempts[0].pop(changing) < 1000
+    assert found == {
+        "schema": RECORD_SCHEMA,
+        "model": "digits-cnn",
+        "recipe": choice.recipe.to_dict(),
+        "choice": choice.facts(),
+        "dataset": dataset,
+        "dataset_id": manifest.dataset_id,
+        "checkpoint": {"file": saved.file, "sha256": saved.sha256, "step": 9, "best": saved.best},
+        "world_size": 1,
+        "device": "cpu",
+        "torch": torch.__version__,
+        "lineage": {},
+        "epochs": 3,
+        "images_seen": 36,
+        "training_images": 12,
+        "ended": "all epochs are done",
+        "steps": 9,
+        "schedule": [[0, 9]],
+        "seconds": round(found["seconds"], 3),
+        "attempts": [{"step": 0, "world_size": 1, "nodes": 3}],
+        "images_per_second": round(36 / sum(line["seconds"] for line in history), 1),
+        "resumed_from": None,
+        "summary": found["summary"],
+        "history": history,
+        "final": {name: value for name, value in history[2].items() if name.startswith(("train", "valid"))},
+    }
+    assert list(found["summary"]) == ["node_hours", "data_wait", "cpu", "memory"]
+    assert found["summary"]["node_hours"] == pytest.approx(3 * found["seconds"] / 3600, abs=3e-6)
+
+
+def test_the_log_says_what_is_trained_from_where_and_how_far_it_is(
+    dataset: str, output: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    begins = "training digits-cnn on toys (12 images, 2 classes), processes: 1, device: cpu, from step "
+    with caplog.at_level(logging.INFO):
+        interrupted(4, dataset, output, RECIPE)
+        train(dataset, output, RECIPE)
+        interrupted(1, dataset, f"{output}-2", replace(RECIPE, minutes=1, epochs="auto"))
+    assert [line.removeprefix(begins) for line in caplog.messages if line.startswith("training ")] == [
+        "0 of 9",
+        "4 of 9",
+        f"0 of at most {loop.constants.MOST_STEPS}",
+    ]
+    epochs = [line.partition(" ")[0] for line in caplog.messages if line.startswith("epoch=")]
+    assert epochs == ["epoch=1/3", "epoch=2/3", "epoch=3/3"]
+
+
+def test_validation_is_of_the_model_that_is_kept_and_without_what_only_training_needs(
+    dataset: str, output: str
+) -> None:
+    """The averaged weights, no class weights and no smoothing."""
+    more = {"averaging_decay": 0.9, "class_weights": "balanced", "label_smoothing": 0.2}
+    train(dataset, output, replace(RECIPE, precision="fp32", **more))
+    split, model = open_split(dataset, "validation"), load_model(output)[0].eval()
+    with torch.no_grad():
+        logits = model(torch.from_numpy(split.images(range(len(split)))))
+    labels = torch.from_numpy(np.array(split.labels))
+    last = record(output)["history"][-1]
+    loss = torch.nn.functional.cross_entropy(logits, labels)
+    assert last["validation_loss"] == pytest.approx(loss.item(), rel=1e-4)
+    assert last["validation_accuracy"] == pytest.approx((logits.argmax(1) == labels).float().mean().item())
+
+
+@pytest.mark.parametrize(("most", "size"), [(5, 5), (100, 12)])
+def test_validation_takes_large_batches_but_no_larger_ones_than_fit(
+    dataset: str, output: str, monkeypatch: pytest.MonkeyPatch, most: int, size: int
+) -> None:
+    computed, sizes = loop.logits_of, set[int]()
+
+    def noting(*given: Any, batch_size: int, **more: Any) -> Any:
+        sizes.add(batch_size)
+        return computed(*given, batch_size=batch_size, **more)
+
+    monkeypatch.setattr(loop, "logits_of", noting)
+    monkeypatch.setattr(loop.constants, "VALIDATION_BATCH", most)
+    train(dataset, output, replace(RECIPE, epochs=1))
+    assert sizes == {size}
+
+
+class Recorded:
+    """What a trainer asks of others, in order."""
+
+    def __init__(self) -> None:
+        self.calls = list[object]()
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *given, **_more: self.calls.append((name, *given) if given else name)
+
+
+@pytest.mark.parametrize("is_far", [False, True])
+def test_ranks_wait_as_long_as_steps_let_expect_but_longer_around_a_checkpoint(
+    dataset: str, output: str, monkeypatch: pytest.MonkeyPatch, is_far: bool
+) -> None:
+    asked, shortened = Recorded(), list[bool]()
+
+    def patience(_world: World, *, may_shorten: bool) -> Recorded:
+        shortened.append(may_shorten)
+        return asked
+
+    monkeypatch.setattr(loop, "Patience", patience)
+    monkeypatch.setattr(SplitReader, "is_far", is_far)
+    train(dataset, output, replace(RECIPE, epochs=2, checkpoint_minutes=1440))
+    assert shortened == [not is_far]
+    assert asked.calls == 2 * [*3 * ["stepped"], "extend", "extend"]
+
+
+def test_the_next_checkpoint_is_due_so_long_after_the_end_of_an_epoch(
+    dataset: str, output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at, steps = list[int](), list[int]()
+    monkeypatch.setattr(loop.Watch, "saved", lambda _watch: at.append(len(steps)))
+    monkeypatch.setattr(loop.Watch, "_next", float("inf"), raising=False)
+    train(dataset, output, RECIPE, before_step=lambda trainer: steps.append(trainer.step))
+    assert at == [0, 3, 6, 9]
+
+
+@pytest.mark.parametrize(
+    ("request_", "continues", "calls"),
+    [
+        (TrainingRequest.CONTINUE, True, ["check"]),
+        (TrainingRequest.SAVE, True, ["check", "saved 4", "saved"]),
+        (TrainingRequest.RESTART, False, ["check", "saved 4", "saved", "finish", "barrier"]),
+        (TrainingRequest.STOP, None, ["check", "saved 4", "saved", "finish", "barrier"]),
+    ],
+)
+def test_a_request_is_followed_once_the_state_is_written_and_all_ranks_know(
+    dataset: str, output: str, request_: TrainingRequest, continues: bool | None, calls: list[str]
+) -> None:
+    found, asked = list[Trainer](), Recorded()
+    with pytest.raises(Power):
+        train(dataset, output, RECIPE, before_step=lambda trainer: found.append(trainer) or _fail_at(trainer))
+
+    class Alone(World):
+        def barrier(self) -> None:
+            asked.barrier()
+
+    trainer = found[-1]
+    trainer._saver = SimpleNamespace(  # type: ignore[assignment]
+        uploads=asked, save=lambda one, **_: asked.calls.append(f"saved {one.step}")
+    )
+    trainer._world = Alone(0, 1, torch.device("cpu"))
+    watch = SimpleNamespace(agreed=lambda _world: request_, saved=asked.saved)
+    if continues is None:
+        with pytest.raises(Interrupted, match="stop requested at step 4 of 9"):
+            trainer.poll(watch)  # type: ignore[arg-type]
+    else:
+        assert trainer.poll(watch) is continues  # type: ignore[arg-type]
+    assert asked.calls == calls
+
+
+def _fail_at(trainer: Trainer) -> None:
+    if trainer.step == 4:
+        raise Power
+
+
+def test_a_network_for_one_size_only_is_refused_before_it_is_trained(dataset: str, output: str) -> None:
+    with pytest.raises(ParameterError, match="images of 4x4 pixels, which it does not accept"):
+        train(dataset, output, replace(RECIPE, initial_resolution=0.5), before_step=_fail)
+
+
+def test_a_batch_of_one_image_trains_a_network_that_normalizes(tmp_path: Path) -> None:
+    """Its last features are of one pixel: torch would reject them."""
+    images = {name: [some_images(2, (16, 16, 3))] for name in SPLITS}
+    dataset, output = published(open_store(str(tmp_path / "one")), images), str(tmp_path / "output")
+    train(dataset, output, replace(RECIPE, model="fast-cnn-small", batch_size=1, sync_batch_norm=True))
+    assert record(output)["steps"] == 6
+
+
+def test_the_tracker_gets_the_dataset_the_recipe_and_the_lineage(
+    dataset: str, output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = Recorded()
+    monkeypatch.setenv("DDPIPE_JOB", "ddpipe-4711")
+    monkeypatch.setattr(journal, "tracked", lambda _run: nullcontext(seen))
+    train(dataset, output, replace(RECIPE, epochs=1))
+    used, manifest = seen.calls[0], load_manifest(dataset)
+    shaping = json.loads(json.dumps(Recipe.from_dict(record(output)["recipe"]).shaping()))
+    assert used == ("training", ("toys", manifest.dataset_id, dataset), shaping, {"job": "ddpipe-4711"})
 
 
 @pytest.mark.parametrize(("bad", "noticed"), [(4, 16), (20, 20), (24, 36)])
@@ -322,8 +533,13 @@ def test_a_value_that_was_open_in_a_checkpoint_is_chosen_now(dataset: str, outpu
         {"step": 10_000},
         {"step": 6},
         {"epoch": 0, "history": [{}] * 50},
+        {"step": 2},
+        {"step": 3, "history": [{}] * 2, "schedule": [[0, 3]]},
     ],
-    ids=["no states", "other states", "other step", "an epoch without a record", "other epochs"],
+    ids=[
+        *("no states", "other states", "other step", "an epoch without a record", "other epochs"),
+        *("too early a step", "an epoch without a step"),
+    ],
 )
 def test_checkpoint_of_any_content_is_rejected_when_resumed(
     dataset: str, output: str, changes: dict[str, Any]
@@ -336,6 +552,20 @@ def test_checkpoint_of_any_content_is_rejected_when_resumed(
     claim(store, None).save(replace(found[1], **changes))
     with pytest.raises(CheckpointError, match="training cannot be resumed"):
         train(dataset, output, RECIPE)
+
+
+def test_a_training_that_a_budget_ended_within_an_epoch_is_not_continued(dataset: str, output: str) -> None:
+    """Its process ended after the last checkpoint and before the record."""
+    interrupted(6, dataset, output, RECIPE)
+    store = open_store(output)
+    found = newest(store)
+    assert found
+    first, second = found[1].history
+    history = [first, {**second, "step": 5}]
+    claim(store, None).save(replace(found[1], step=5, history=history, schedule=[[0, 9], [2, 5]]))
+    train(dataset, output, RECIPE, before_step=_fail)
+    done = record(output)
+    assert (done["steps"], done["epochs"], done["images_seen"], done["checkpoint"]["step"]) == (5, 2, 20, 5)
 
 
 def forget(output: str, name: str) -> None:
@@ -519,6 +749,35 @@ def test_a_choice_of_the_first_release_counts_for_the_same_options_only(dataset:
     store.write("choice.json", json.dumps(stored).encode())
     assert choice_of(store, given, manifest, Device()).reasons["model"] == "as it was"
     assert choice_of(store, Recipe(), manifest, Device()).reasons["model"] != "as it was"
+
+
+def test_a_choice_is_stored_with_all_that_decides_whether_it_counts(dataset: str, output: str) -> None:
+    store, manifest, given = open_store(output), load_manifest(dataset), Recipe(epochs=7)
+    choice = fresh_choice(given, manifest, Device())
+    keep(store, choice, given, manifest)
+    text = store.read("choice.json").decode()
+    assert text == json.dumps(json.loads(text), indent=1)
+    assert json.loads(text) == {
+        "schema": 1,
+        "given": given.shaping(),
+        "defaults": Recipe().shaping(),
+        "dataset_id": manifest.dataset_id,
+        "values": {name: getattr(choice.recipe, name) for name in choice.reasons},
+        "reasons": choice.reasons,
+        "views": list(choice.views),
+        "advice": choice.advice,
+    }
+    assert choice_of(store, given, manifest, Device()) == choice
+    stored = json.loads(text)
+    stored["reasons"] = dict.fromkeys(stored["reasons"], "as it was")
+    store.write("choice.json", json.dumps(stored).encode())
+    for other, version, is_kept in (
+        (given, manifest, True),
+        (replace(given, epochs=8), manifest, False),
+        (given, replace(manifest, seed=1), False),
+    ):
+        reasons = choice_of(store, other, version, Device()).reasons
+        assert (set(reasons.values()) == {"as it was"}) is is_kept
 
 
 @pytest.mark.parametrize(("stored_views", "kept"), [("flips", "flips"), ("of tomorrow", "plain")])
@@ -706,3 +965,36 @@ def test_a_rank_that_shares_the_model_gets_an_outline_of_it(
     assert {name: value.shape for name, value in first.items()} == {
         name: value.shape for name, value in second.items()
     }
+
+
+@pytest.mark.parametrize(("strategy", "ranks"), [("single", 1), ("fsdp", 2)])
+def test_a_checkpoint_in_pieces_is_read_whole_or_by_rows(
+    dataset: str, output: str, strategy: str, ranks: int
+) -> None:
+    """Three ranks wrote it; each of two reads its own rows, one process reads all."""
+    recipe = replace(RECIPE, strategy=strategy)
+    interrupted(STEPS_PER_EPOCH + 1, dataset, output, recipe)
+    store, data, manifest, sent = open_store(output), store_of(dataset), load_manifest(dataset), list[Any]()
+    found, attempt = newest(store), claim(store, None)
+    assert found
+    states, model = found[1].states, found[1].states["model"]
+    large = {name: value for name, value in model.items() if value.ndim > 1 and len(value) > 1}
+    shapes, pieces = {}, []
+    for rank in range(3):
+        own = {name: rows_of(rank, 3, len(value)) for name, value in large.items()}
+        shared = {n: Share(tuple(value.shape), own[n].start, value[own[n]]) for n, value in large.items()}
+        rest, shares = parted({**states, "model": {**model, **shared}})
+        shapes = {name: list(share.shape) for name, share in shares.items()}
+        pieces += write_pieces(store, f"{attempt.folder}step-00000004.rank-0000{rank}", shares)
+    attempt.save(replace(found[1], states=rest, shapes=shapes, pieces=pieces))
+    for rank in range(ranks):
+        world = TwoRanks(rank, ranks, torch.device("cpu"), sent)
+        start = decided_start(store, recipe, manifest, data, world)
+        assert start
+        assert start.checkpoint
+        read = start.checkpoint.states["model"]
+        assert read.keys() == model.keys()
+        for name, value in large.items():
+            rows = rows_of(rank, ranks, len(value))
+            assert torch.equal(read[name] if ranks == 1 else read[name].values, value[rows])
+            assert ranks == 1 or (read[name].first, read[name].shape) == (rows.start, tuple(value.shape))
