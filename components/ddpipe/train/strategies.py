@@ -111,7 +111,7 @@ class SyncBatchNorm(nn.BatchNorm2d):
         values = input.float()
         count = values.new_full((1,), values.numel() // values.shape[1])
         sums = _GlobalSum.apply(torch.cat([values.sum((0, 2, 3)), count]))
-        total = sums[-1]
+        total = sums[-1].detach()  # or each running variance would keep the graph of all steps before it
         mean = sums[:-1] / total
         centerd = values - mean.view(1, -1, 1, 1)
         variance = _GlobalSum.apply(centerd.square().sum((0, 2, 3))) / total

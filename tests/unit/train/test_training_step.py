@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -18,16 +18,18 @@ from ddpipe.errors import ParameterError
 from ddpipe.model.classifier import Classifier, build
 from ddpipe.train import optimizer
 from ddpipe.train.batches import Batch, resized, resolution
+from ddpipe.train.fully_sharded import FullyShardedStrategy
 from ddpipe.train.initial import check_resolution
 from ddpipe.train.objective import CrossEntropy
 from ddpipe.train.optimizer import WeightAverage, build_optimizer, set_learning_rate
 from ddpipe.train.recipe import Precision, Recipe
-from ddpipe.train.replicated import DataParallelStrategy, Strategy
+from ddpipe.train.replicated import DataParallelStrategy, DistributedDataParallelStrategy, Strategy
 from ddpipe.train.step import TrainingStep, network_dtype
 from ddpipe.train.strategies import (
     RunningStatistics,
     SyncBatchNorm,
     accept_single_values,
+    is_sharded,
     strategy_named,
     synchronise,
 )
@@ -197,6 +199,21 @@ def test_a_network_for_one_size_only_refuses_smaller_images() -> None:
         check_resolution(a_classifier(), SHAPE, recipe)
 
 
+def test_a_trial_of_smaller_images_leaves_the_network_as_it_was() -> None:
+    network = nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.LazyLinear(2))
+    classifier = Classifier(network, [0.5] * 3, [0.3] * 3)
+    check_resolution(classifier, (24, 16, 3), plain(initial_resolution=0.5))
+    before = copy.deepcopy(classifier.state_dict())
+    check_resolution(classifier, (24, 16, 3), plain(initial_resolution=0.5))
+    assert all(torch.equal(before[name], value) for name, value in classifier.state_dict().items())
+    assert all(module.training for module in classifier.modules())
+    with pytest.raises(
+        ParameterError, match=r"with initial_resolution 0\.25 it would get images of 4x8 pixels"
+    ):
+        check_resolution(classifier, (32, 16, 3), plain(initial_resolution=0.25))
+    check_resolution(classifier, (32, 16, 3), plain(initial_resolution=1))
+
+
 def test_training_stops_when_patience_runs_out() -> None:
     history = [{"auc": value} for value in (0.5, 0.7, 0.7, 0.6)]
     assert best_epoch(history, "auc") == 1
@@ -251,6 +268,81 @@ def test_a_strategy_for_one_process_is_refused_with_two(name: str) -> None:
 def test_every_strategy_is_the_plain_one_for_one_process_but_dp() -> None:
     chosen = [strategy_named(name, ALONE) for name in ("auto", "single", "ddp", "fsdp", "dp")]
     assert chosen == [*4 * [Strategy], DataParallelStrategy]
+
+
+def test_several_processes_average_gradients_or_share_the_weights() -> None:
+    two = World(1, 2, CPU)
+    chosen = [strategy_named(name, two) for name in ("auto", "ddp", "fsdp")]
+    assert chosen == [*2 * [DistributedDataParallelStrategy], FullyShardedStrategy]
+    assert [is_sharded(name, two) for name in ("auto", "ddp", "fsdp")] == [False, False, True]
+    assert not is_sharded("fsdp", ALONE)
+
+
+def test_a_network_without_statistics_exchanges_none() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2, track_running_stats=False), SyncBatchNorm(2))
+    RunningStatistics(model, World(0, 2, CPU)).average()()
+    RunningStatistics(nn.BatchNorm2d(2), ALONE).average()()
+
+
+@pytest.mark.parametrize("shape", [(4, 3, 2, 2), (2, 3, 1, 1)])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"eps": 0.1, "momentum": 0.3}, {"affine": False}, {"track_running_stats": False}],
+    ids=["usual", "numbers", "no weights", "no statistics"],
+)
+def test_synchronised_statistics_of_one_rank_are_those_of_torch(
+    options: dict[str, Any], shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outputs, gradients and running statistics, in training and in evaluation."""
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda _values: None)
+    torch.manual_seed(0)
+    usual = nn.Sequential(nn.Sequential(nn.BatchNorm2d(3, **options)))
+    for weights in usual.parameters():
+        nn.init.uniform_(weights)
+    other = copy.deepcopy(usual)
+    synchronise(other)
+    assert isinstance(other[0][0], SyncBatchNorm)
+    given = [(3 * torch.randn(shape) + 1).requires_grad_() for _ in range(2)]
+    for images in given:
+        found = [model(own := images.detach().requires_grad_()).pow(3).mean() for model in (usual, other)]
+        del own
+        torch.testing.assert_close(found[1], found[0])
+        found[0].backward()
+        found[1].backward()
+    for one, another in zip(usual.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(another.grad, one.grad)
+    assert not any(value.requires_grad for value in other.buffers()), "each would keep the graph of its step"
+    assert other.state_dict().keys() == usual.state_dict().keys()
+    for name, value in usual.state_dict().items():
+        torch.testing.assert_close(other.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(other.eval()(given[0]), usual.eval()(given[0]), rtol=1e-4, atol=1e-5)
+
+
+def test_synchronised_normalization_keeps_half_precision_and_accepts_one_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda _values: None)
+    layer = SyncBatchNorm(3)
+    assert layer(torch.full((1, 3, 1, 1), 7.0, dtype=torch.bfloat16)).dtype == torch.bfloat16
+    torch.testing.assert_close(layer.running_mean, torch.full((3,), 0.7))
+    torch.testing.assert_close(layer.running_var, torch.full((3,), 0.9))
+    assert layer.num_batches_tracked == 1
+
+
+def test_an_optimizer_s_kernel_is_that_of_the_strategy_not_of_the_checkpoint() -> None:
+    saved = build_optimizer(plain(learning_rate=0.2), a_classifier(), fused=False)
+    sum(weights.sum() for weights in saved.param_groups[0]["params"]).backward()
+    saved.step()
+    classifier = a_classifier()
+    strategy = Strategy(classifier, SHAPE, ALONE)
+    own = build_optimizer(plain(learning_rate=0.7), classifier, fused=True)
+    strategy.load_optimizer(own, copy.deepcopy(saved.state_dict()))
+    for group in own.param_groups:
+        assert (group["fused"], group["foreach"], group["lr"]) == (True, None, 0.2)
+    states = zip(own.state_dict()["state"].values(), saved.state_dict()["state"].values(), strict=True)
+    for mine, theirs in states:
+        assert torch.equal(mine["momentum_buffer"], theirs["momentum_buffer"])
+        assert not mine["momentum_buffer"].requires_grad
 
 
 def test_running_statistics_are_the_means_over_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,7 +435,7 @@ def test_fp16_scales_the_loss_and_skips_a_step_that_overflows() -> None:
 
 
 def test_bf16_is_rejected_on_a_gpu_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_options: False)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "Tesla T4")
     with pytest.raises(ParameterError, match=r"Tesla T4: this GPU has no bfloat16\. Set precision to fp16"):
         network_dtype(Precision.BF16, World(0, 1, torch.device("cuda", 0)))
