@@ -24,7 +24,7 @@ from ddpipe.model.own import try_training
 from ddpipe.model.package import FORMAT as PACKAGE
 from ddpipe.model.package import WEIGHTS, ModelPackage, Signature, load_package
 from ddpipe.model.torchvision_models import is_finite, load_pretrained
-from ddpipe.train.batches import permutation, resized, resolution
+from ddpipe.train.batches import permutation, resized
 from ddpipe.train.constants import INITIAL_SAMPLES
 from ddpipe.train.fully_sharded import LargeInFiles, LargeOnMeta
 from ddpipe.train.recipe import Recipe
@@ -142,7 +142,7 @@ def _mismatches(theirs: Weights, ours: Weights) -> Iterator[str]:
 @torch.no_grad()
 def check_resolution(classifier: Classifier, shape: Shape, recipe: Recipe) -> None:
     """Reject smaller images for a network that accepts only one size, or only larger ones."""
-    share = resolution(recipe, 0, 1)
+    share = recipe.initial_resolution
     if share == 1:
         return
     smallest = resized(torch.zeros(1, *shape, dtype=torch.uint8), share)

@@ -148,8 +148,7 @@ def progress(record: Record, epochs: int) -> str:
 
 
 def _short(value: float) -> str:
-    text = f"{value:.3f}" if abs(value) < _LARGE else f"{value:.3g}"
-    return text.removeprefix("0") if 0 <= value < 1 else text
+    return (f"{value:.3f}" if abs(value) < _LARGE else f"{value:.3g}").removeprefix("0")
 
 
 @contextmanager

@@ -128,8 +128,8 @@ class Trainer:
         per_epoch = self._steps_per_epoch
         # A file from a bucket: its counts must belong together before anything is sized by them.
         inside = self.step - len(self.history) * per_epoch
-        is_cut = self.step == self.steps and -per_epoch < inside < 0  # a budget ended the last epoch
-        if not (is_cut or 0 <= inside < per_epoch):
+        cut = per_epoch if self.step == self.steps else 1  # a budget may have ended the last epoch
+        if not -cut < inside < per_epoch:
             raise ValueError(f"{self.step} steps and {len(self.history)} epochs")
         states, strategy = checkpoint.states, self._training_step.strategy
         average = self._training_step.average

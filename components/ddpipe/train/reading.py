@@ -86,7 +86,7 @@ class Loader:
 
     def __init__(self, data: Dataset, split: str, batch_size: int, seed: int, augmentation: str) -> None:
         """Open the split; its shards are verified."""
-        is_grouped = dist.is_available() and dist.is_initialized()
+        is_grouped = dist.is_initialized()
         here = dist.get_rank() if is_grouped else rank()
         ranks = dist.get_world_size() if is_grouped else int(os.environ.get("WORLD_SIZE", "1"))
         if batch_size < ranks or augmentation not in AUGMENTATIONS:

@@ -120,15 +120,15 @@ def _train(
 
         with keep_journal(store, uploads, step=trainer.step, done=done, about=describe) as journal:
             is_trained = trainer.run(journal, watch)
-        if saver and uploads and is_trained:
-            uploads.finish()
+        if saver and is_trained:
+            saver.uploads.finish()
             record = _record(dataset, manifest, choice, world=world, trainer=trainer, saver=saver)
 
             def conclude() -> None:
                 saver.attempt.check_newest()
                 store.write(RECORD, json.dumps(record, indent=2).encode())
 
-            uploads.put(RECORD, conclude)
+            saver.uploads.put(RECORD, conclude)
     return is_trained
 
 
