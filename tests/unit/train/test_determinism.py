@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -84,19 +85,23 @@ def test_false_reports_nothing(
     assert not [record for record in caplog.records if "deterministic" in record.message]
 
 
-def test_settings_last_as_long_as_the_training() -> None:
+def test_settings_last_as_long_as_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     for how, mode in ((Determinism.AUTO, 1), (Determinism.TRUE, 2), (Determinism.FALSE, 0)):
         with determinism(how, "a", compiled=False):
             assert torch.get_deterministic_debug_mode() == mode
             assert not torch.utils.deterministic.fill_uninitialized_memory
+            assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"  # or torch stops on a GPU
         assert torch.get_deterministic_debug_mode() == 0
         assert torch.utils.deterministic.fill_uninitialized_memory
 
 
 def test_the_compiler_is_deterministic_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inductor, "deterministic", False)
-    with determinism(Determinism.AUTO, "a", compiled=True):
-        assert inductor.deterministic
+    for how, is_wanted in ((Determinism.AUTO, True), (Determinism.FALSE, False), (Determinism.TRUE, True)):
+        with determinism(how, "a", compiled=True):
+            assert inductor.deterministic is is_wanted
 
 
 def test_other_errors_are_passed_on() -> None:

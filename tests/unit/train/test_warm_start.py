@@ -9,13 +9,18 @@ import pytest
 import torch
 from evaluation_runs import a_dataset
 from model_packages import a_classifier, a_package, resealed
+from recipes import plain
 from safetensors.torch import save
+from samples import published, some_images
 
 from ddpipe.data.manifest import DatasetManifest, load_manifest
 from ddpipe.data.reader import open_split
 from ddpipe.errors import CorruptObject, NoSuchObject, ParameterError
 from ddpipe.model.classifier import Classifier, build
+from ddpipe.storage import open_store
+from ddpipe.train import initial
 from ddpipe.train.auto import Device
+from ddpipe.train.batches import permutation
 from ddpipe.train.initial import initial_classifier, warm_weights
 from ddpipe.train.recipe import Recipe
 from ddpipe.train.start import fresh_choice
@@ -36,13 +41,13 @@ def test_a_package_that_fits_gives_its_weights(tmp_path: Path, manifest: Dataset
 
 def test_every_mismatch_is_named(tmp_path: Path, manifest: DatasetManifest) -> None:
     other = replace(manifest, classes=("ball", "cube", "kité"), shape=(16, 16, 1))
+    package, ours = a_package(str(tmp_path / "model"), other), replace(manifest, task="multilabel")
     with pytest.raises(ParameterError) as refused:
-        warm_weights(
-            a_package(str(tmp_path / "model"), other), a_classifier(manifest), manifest, manifest.shape
-        )
+        warm_weights(package, a_classifier(manifest), ours, manifest.shape)
     for part in (
-        "shape of the images: (16, 16, 1) in the package, (8, 8, 1) in the dataset",
-        "classes: ['ball', 'cube', 'kité'] in the package, ['ball', 'kité'] in the dataset",
+        " - task: multiclass in the package, multilabel in the dataset",
+        " - shape of the images: (16, 16, 1) in the package, (8, 8, 1) in the dataset",
+        " - classes: ['ball', 'cube', 'kité'] in the package, ['ball', 'kité'] in the dataset",
         "(3,) in the package, (2,) in the network",
     ):
         assert part in refused.value.seen
@@ -53,6 +58,23 @@ def test_a_network_of_other_layers_is_refused(tmp_path: Path, manifest: DatasetM
     classifier = Classifier(network, manifest.mean, manifest.std)
     with pytest.raises(ParameterError, match=r"network\.1\.weight: (not in the package|shape)"):
         warm_weights(a_package(str(tmp_path / "model"), manifest), classifier, manifest, manifest.shape)
+
+
+def test_a_start_has_the_weights_of_its_seed_and_of_the_first_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On every rank and in every attempt; fast-cnn computes its first layer from images."""
+    monkeypatch.setattr(initial, "INITIAL_SAMPLES", 5)
+    shape = (16, 16, 3)
+    splits = {name: [some_images(9, shape, seed=3)] for name in ("train", "validation", "test")}
+    uri = published(open_store(str(tmp_path / "images")), splits)
+    manifest, images = load_manifest(uri), open_split(uri, "train")
+    made = initial_classifier(plain(model="fast-cnn-small", seed=4), manifest, images)
+    torch.manual_seed(4)
+    expected = Classifier(build("fast-cnn-small", shape, 2), manifest.mean, manifest.std)
+    expected.initialize(torch.from_numpy(images.images(permutation(4, 0, 9)[:5])))
+    for name, value in expected.state_dict().items():
+        torch.testing.assert_close(made.state_dict()[name], value)
 
 
 def test_images_shrink_to_the_smaller_side_of_those_that_the_weights_know(
