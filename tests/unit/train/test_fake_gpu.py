@@ -22,7 +22,7 @@ from ddpipe.distributed import World
 from ddpipe.model import ARCHITECTURES
 from ddpipe.model.classifier import Classifier, build
 from ddpipe.model.scoring import with_views
-from ddpipe.train.batches import Batch
+from ddpipe.train.batches import Batch, seed_of_step
 from ddpipe.train.objective import BinaryCrossEntropy, CrossEntropy, Objective
 from ddpipe.train.recipe import Recipe
 from ddpipe.train.replicated import Strategy
@@ -88,6 +88,14 @@ def test_every_network_and_its_evaluation_stay_on_the_gpu(model: str, precision:
 def test_every_option_of_a_step_stays_on_the_gpu(options: dict[str, Any]) -> None:
     step = step_of(plain(model="fast-cnn-small", precision="bf16", **options))
     assert step.take(0, a_batch()).device == GPU
+
+
+def test_random_numbers_of_a_step_are_its_own_on_the_gpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds = list[int]()
+    step = step_of(plain(model="lenet", seed=5))
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)
+    step.take(7, a_batch())
+    assert seeds == [seed_of_step(5, 7, 0)]
 
 
 def test_weights_of_classes_and_of_labels_stay_on_the_gpu() -> None:

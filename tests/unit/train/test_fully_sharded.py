@@ -62,6 +62,8 @@ def test_layers_and_containers_inside_of_a_part_are_no_units() -> None:
     network = nn.Sequential(nn.ModuleDict({"attention": attention, "block": block}), nn.Linear(64, 10))
     found = units(network, smallest=1)
     assert [id(unit) for unit in found] == [id(attention), id(network[1])]
+    last = 64 * 10 + 10
+    assert [len(units(nn.Sequential(network[1]), smallest)) for smallest in (last, last + 1)] == [1, 0]
 
 
 def test_a_weight_of_two_layers_is_not_sharded() -> None:

@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -24,10 +24,11 @@ from samples import a_manifest, a_split, published, some_images
 from stored import latest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from ddpipe.data.index import TRAINED_ON
+from ddpipe.data.index import TRAINED_ON, trained_on
 from ddpipe.data.manifest import SPLITS, load_manifest, store_of
+from ddpipe.data.npy import to_bytes
 from ddpipe.data.reader import SplitReader, open_split
-from ddpipe.distributed.group import World
+from ddpipe.distributed.group import STALL, World
 from ddpipe.errors import (
     CheckpointError,
     DatasetError,
@@ -51,7 +52,7 @@ from ddpipe.train.auto import Device
 from ddpipe.train.batches import global_batch, permutation
 from ddpipe.train.loop import Trainer
 from ddpipe.train.optimizer import learning_rate
-from ddpipe.train.recipe import FORMER, Recipe
+from ddpipe.train.recipe import FORMER, Determinism, Recipe
 from ddpipe.train.saver import Uploads, uploading
 from ddpipe.train.start import Start, check_trainable, choice_of, decided_start, fresh_choice, keep
 from ddpipe.train.step import TrainingStep
@@ -194,6 +195,7 @@ def test_the_record_has_all_that_others_read(
         ]
     ]
     assert all(line["seconds"] == round(line["seconds"], 3) > 0 for line in history)
+    assert sum(line["seconds"] for line in history) <= found["seconds"] + 0.01
     for changing in ("before", "seconds"):
         assert 0 <= attempts[0].pop(changing) < 1000
     assert found == {
@@ -222,6 +224,7 @@ def test_the_record_has_all_that_others_read(
         "history": history,
         "final": {name: value for name, value in history[2].items() if name.startswith(("train", "valid"))},
     }
+    assert Path(output, TRAINED_ON).read_bytes() == to_bytes(trained_on(manifest, store_of(dataset)))
     assert list(found["summary"]) == ["node_hours", "data_wait", "cpu", "memory"]
     assert found["summary"]["node_hours"] == pytest.approx(3 * found["seconds"] / 3600, abs=3e-6)
 
@@ -239,6 +242,9 @@ def test_the_log_says_what_is_trained_from_where_and_how_far_it_is(
         "4 of 9",
         f"0 of at most {loop.constants.MOST_STEPS}",
     ]
+    choices = [line for line in caplog.messages if line.startswith("choices and reasons")]
+    assert [line.partition(":")[0][-10:-1] for line in choices] == ["(1 in all", "(2 in all"], "not resumed"
+    assert not [line for line in caplog.messages if not line or "not used" in line]
     epochs = [line.partition(" ")[0] for line in caplog.messages if line.startswith("epoch=")]
     assert epochs == ["epoch=1/3", "epoch=2/3", "epoch=3/3"]
 
@@ -263,16 +269,16 @@ def test_validation_is_of_the_model_that_is_kept_and_without_what_only_training_
 def test_validation_takes_large_batches_but_no_larger_ones_than_fit(
     dataset: str, output: str, monkeypatch: pytest.MonkeyPatch, most: int, size: int
 ) -> None:
-    computed, sizes = loop.logits_of, set[int]()
+    computed, sizes = loop.logits_of, set[tuple[int, bool]]()
 
-    def noting(*given: Any, batch_size: int, **more: Any) -> Any:
-        sizes.add(batch_size)
-        return computed(*given, batch_size=batch_size, **more)
+    def noting(model: torch.nn.Module, *given: Any, batch_size: int, **more: Any) -> Any:
+        sizes.add((batch_size, model.training))
+        return computed(model, *given, batch_size=batch_size, **more)
 
     monkeypatch.setattr(loop, "logits_of", noting)
     monkeypatch.setattr(loop.constants, "VALIDATION_BATCH", most)
     train(dataset, output, replace(RECIPE, epochs=1))
-    assert sizes == {size}
+    assert sizes == {(size, False)}
 
 
 class Recorded:
@@ -305,11 +311,12 @@ def test_ranks_wait_as_long_as_steps_let_expect_but_longer_around_a_checkpoint(
 def test_the_next_checkpoint_is_due_so_long_after_the_end_of_an_epoch(
     dataset: str, output: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at, steps = list[int](), list[int]()
+    at, steps = list[int](), list[bool]()
     monkeypatch.setattr(loop.Watch, "saved", lambda _watch: at.append(len(steps)))
     monkeypatch.setattr(loop.Watch, "_next", float("inf"), raising=False)
-    train(dataset, output, RECIPE, before_step=lambda trainer: steps.append(trainer.step))
+    train(dataset, output, RECIPE, before_step=lambda trainer: steps.append(trainer.classifier.training))
     assert at == [0, 3, 6, 9]
+    assert all(steps), "validation is over"
 
 
 @pytest.mark.parametrize(
@@ -362,6 +369,56 @@ def test_a_batch_of_one_image_trains_a_network_that_normalizes(tmp_path: Path) -
     dataset, output = published(open_store(str(tmp_path / "one")), images), str(tmp_path / "output")
     train(dataset, output, replace(RECIPE, model="fast-cnn-small", batch_size=1, sync_batch_norm=True))
     assert record(output)["steps"] == 6
+
+
+def test_ranks_compare_what_they_train_and_wait_for_the_last(
+    dataset: str, output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, compared = Recorded(), dict[str, str]()
+
+    class Noting(World):
+        def wait_at_most(self, seconds: float) -> None:
+            asked.wait_at_most(seconds)
+
+        def barrier(self) -> None:
+            asked.barrier(finished(open_store(output)) is not None)
+
+    def group(facts: dict[str, str]) -> nullcontext[World]:
+        compared.update(facts)
+        return nullcontext(Noting(0, 1, torch.device("cpu")))
+
+    monkeypatch.setattr(step, "process_group", group)
+    train(dataset, output, RECIPE)
+    assert asked.calls == [("wait_at_most", STALL), ("barrier", True)]
+    expected = {f"{name} of the recipe": repr(value) for name, value in RECIPE.shaping().items()}
+    assert compared == {"dataset version": load_manifest(dataset).dataset_id, **expected}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "devices", "compiled"),
+    [(True, ("cpu",), True), (True, ("cuda",), False), (False, ("cpu",), False)],
+)
+def test_the_compiler_is_deterministic_where_it_is_used(
+    dataset: str,
+    output: str,
+    monkeypatch: pytest.MonkeyPatch,
+    wanted: bool,
+    devices: tuple[str, ...],
+    compiled: bool,
+) -> None:
+    used, networks, determinism = list[tuple[object, ...]](), list[torch.nn.Module](), step.determinism
+
+    def noting(how: Determinism, network: str, *, compiled: bool) -> AbstractContextManager[None]:
+        used.append((how, network, compiled))
+        return determinism(how, network, compiled=False)
+
+    monkeypatch.setattr(step, "determinism", noting)
+    monkeypatch.setattr(step, "COMPILED_DEVICES", devices)
+    monkeypatch.setattr(loop.constants, "COMPILED_DEVICES", devices)
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda module: networks.append(module))  # noqa: PLW0108 - binds
+    train(dataset, output, replace(RECIPE, epochs=1, compile=wanted, deterministic="false"))
+    assert used == [(Determinism.FALSE, "digits-cnn", compiled)]
+    assert len(networks) == compiled
 
 
 def test_the_tracker_gets_the_dataset_the_recipe_and_the_lineage(
