@@ -160,7 +160,7 @@ def a_classifier() -> Classifier:
 
 def test_shared_weights_have_the_values_that_they_had_and_travel_as_shares(alone: World) -> None:
     classifier = a_classifier()
-    classifier.network[1].num_batches_tracked += 7
+    classifier.get_buffer("network.1.num_batches_tracked").add_(7)
     before = {name: value.clone() for name, value in classifier.state_dict().items()}
     strategy = FullyShardedStrategy(classifier, SHAPE, alone)
     assert strategy.model is classifier
@@ -204,8 +204,9 @@ def test_tensors_numbers_and_shares_get_back_to_where_they_were(alone: World) ->
 
 def test_a_weight_of_two_layers_is_refused_before_it_is_shared(alone: World) -> None:
     classifier = a_classifier()
-    classifier.network.append(nn.Linear(3, 3)).append(nn.Linear(3, 3))
-    classifier.network[5].weight = classifier.network[4].weight
+    first, second = nn.Linear(3, 3), nn.Linear(3, 3)
+    second.weight = first.weight
+    classifier.network = nn.Sequential(classifier.network, first, second)
     with pytest.raises(ParameterError, match="two layers share this weight"):
         FullyShardedStrategy(classifier, SHAPE, alone)
 

@@ -236,7 +236,9 @@ def test_the_log_says_what_is_trained_from_where_and_how_far_it_is(
     with caplog.at_level(logging.INFO):
         interrupted(4, dataset, output, RECIPE)
         train(dataset, output, RECIPE)
-        interrupted(1, dataset, f"{output}-2", replace(RECIPE, minutes=1, epochs="auto"))
+        interrupted(
+            1, dataset, f"{output}-2", Recipe.from_dict({**RECIPE.to_dict(), "minutes": 1, "epochs": "auto"})
+        )
     assert [line.removeprefix(begins) for line in caplog.messages if line.startswith("training ")] == [
         "0 of 9",
         "4 of 9",
@@ -253,8 +255,8 @@ def test_validation_is_of_the_model_that_is_kept_and_without_what_only_training_
     dataset: str, output: str
 ) -> None:
     """The averaged weights, no class weights and no smoothing."""
-    more = {"averaging_decay": 0.9, "class_weights": "balanced", "label_smoothing": 0.2}
-    train(dataset, output, replace(RECIPE, precision="fp32", **more))
+    recipe = replace(RECIPE, averaging_decay=0.9, class_weights="balanced", label_smoothing=0.2)
+    train(dataset, output, replace(recipe, precision="fp32"))
     split, model = open_split(dataset, "validation"), load_model(output)[0].eval()
     with torch.no_grad():
         logits = model(torch.from_numpy(split.images(range(len(split)))))
@@ -332,8 +334,13 @@ def test_a_request_is_followed_once_the_state_is_written_and_all_ranks_know(
     dataset: str, output: str, request_: TrainingRequest, continues: bool | None, calls: list[str]
 ) -> None:
     found, asked = list[Trainer](), Recorded()
+
+    def stop(trainer: Trainer) -> None:
+        found.append(trainer)
+        _fail_at(trainer)
+
     with pytest.raises(Power):
-        train(dataset, output, RECIPE, before_step=lambda trainer: found.append(trainer) or _fail_at(trainer))
+        train(dataset, output, RECIPE, before_step=stop)
 
     class Alone(World):
         def barrier(self) -> None:

@@ -301,7 +301,7 @@ def test_synchronised_statistics_of_one_rank_are_those_of_torch(
         nn.init.uniform_(weights)
     other = copy.deepcopy(usual)
     synchronise(other)
-    assert isinstance(other[0][0], SyncBatchNorm)
+    assert isinstance(other.get_submodule("0.0"), SyncBatchNorm)
     given = [(3 * torch.randn(shape) + 1).requires_grad_() for _ in range(2)]
     for images in given:
         found = [model(own := images.detach().requires_grad_()).pow(3).mean() for model in (usual, other)]
