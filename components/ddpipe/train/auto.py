@@ -222,8 +222,8 @@ def _resolution(builder: _RecipeBuilder) -> None:
 
 
 def _batch(builder: _RecipeBuilder) -> None:
-    size = 2 ** int(math.log2(max(1, builder.data.images / constants.STEPS_OF_A_PASS)))
     least = max(constants.SMALLEST_BATCH, builder.device.processes)
+    size = 2 ** int(math.log2(max(least, builder.data.images / constants.STEPS_OF_A_PASS)))
     builder.set(
         "batch_size",
         min(max(size, least), max(constants.LARGEST_BATCH, least)),

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 from recipes import plain
+from samples import a_manifest
 
 from ddpipe.data.shards import working_shape
 from ddpipe.model.torchvision_models import Lookup
+from ddpipe.train import auto
 from ddpipe.train.auto import ChosenRecipe, Device, Measured, choose, wanted_weights
 from ddpipe.train.constants import FEWEST_STEPS, MOST_PASSES, SELECTION_IMAGES
 from ddpipe.train.recipe import Recipe
@@ -31,6 +33,8 @@ def data(shape: tuple[int, int, int] = (32, 32, 3), images: int = 2400, **values
 def chosen(data: Measured, device: str = "cpu", **given: Any) -> ChosenRecipe:
     return choose(data, Device(device), Recipe(**given))
 
+
+FOUND, MISSING = Lookup(found=True, seen="a file is there"), Lookup(found=False, seen="no server answers")
 
 CASES: dict[str, tuple[Measured, dict[str, Any]]] = {
     "digits": (data((8, 8, 1), 1405), {"model": "digits-cnn", "optimizer": "sgd", "augmentation": "shift"}),
@@ -80,8 +84,8 @@ def test_given_values_always_win() -> None:
 
 
 def test_few_minutes_get_the_narrow_network() -> None:
-    models = [chosen(data(images=45_000), minutes=minutes).recipe.model for minutes in (1, 3, 10)]
-    assert models == ["fast-cnn-small", "fast-cnn-small", "fast-cnn"]
+    models = [chosen(data(images=62_500), minutes=minutes).recipe.model for minutes in (0.01, 6.39, 6.4)]
+    assert models == ["fast-cnn-small", "fast-cnn-small", "fast-cnn"], "three passes take 6.4 minutes"
     assert chosen(data(images=45_000), "cuda", minutes=1).recipe.model == "fast-cnn"
 
 
@@ -144,6 +148,30 @@ def test_an_optimizer_gets_what_suits_it(name: str, momentum: float, decay: floa
     assert (recipe.momentum, recipe.weight_decay, recipe.warmup_fraction) == (momentum, decay, warmup)
 
 
+@pytest.mark.parametrize(("epochs", "share"), [(1, 0.5), (3, 0.1754), (5, 0.1053), (6, 0.1)])
+def test_a_warmup_has_twenty_steps_but_at_most_half_of_all(epochs: int, share: float) -> None:
+    """There are 38 steps in an epoch."""
+    assert chosen(data(), optimizer="sgd", epochs=epochs).recipe.warmup_fraction == share
+
+
+@pytest.mark.parametrize(
+    ("epochs", "decay"), [(1, 0.4737), (30, 0.9825), (52, 0.9899), (53, 0.99), (99, 0.99)]
+)
+def test_an_average_spans_twenty_parts_of_a_training_but_a_hundred_steps_at_most(
+    epochs: int, decay: float
+) -> None:
+    choice = chosen(data(), epochs=epochs)
+    assert choice.recipe.averaging_decay == decay
+    best = chosen(data(), patience=3)
+    assert best.recipe.averaging_decay == 0
+    assert ["best epoch" in one.reasons["averaging_decay"] for one in (choice, best)] == [False, True]
+
+
+def test_only_small_gray_images_are_called_so() -> None:
+    reasons = [chosen(data((side, 40, 1))).reasons["augmentation"] for side in (8, 32, 33)]
+    assert [why.startswith("small gray images") for why in reasons] == [True, True, False]
+
+
 def test_the_rate_follows_the_batch() -> None:
     rates = [chosen(data(), model="resnet18", batch_size=size).recipe.learning_rate for size in (32, 64)]
     assert rates[1] == pytest.approx(2 * rates[0])
@@ -184,7 +212,7 @@ def test_a_gpu_sees_more_pixels() -> None:
 
 def test_epochs_beside_a_budget_are_called_unused() -> None:
     assert chosen(data(), minutes=0.5).reasons["epochs"] == "not used: 0.5 minutes decide"
-    assert "steps of 64 images" in chosen(data()).reasons["epochs"]
+    assert chosen(data()).reasons["epochs"] == "1,140 steps of 64 images"
 
 
 def test_epochs_are_selected_only_by_enough_validation_images() -> None:
@@ -197,6 +225,7 @@ def test_epochs_are_selected_only_by_enough_validation_images() -> None:
 
 
 def test_batches_suffice_for_all_processes() -> None:
+    assert Device() == Device("cpu", processes=1)
     recipe = choose(data(images=100), Device(processes=32), Recipe()).recipe
     assert recipe.batch_size >= 32
 
@@ -209,14 +238,40 @@ def test_mirrored_views_need_mirrored_training() -> None:
 
 def test_one_line_of_the_log_names_what_matters_most() -> None:
     line = chosen(data((160, 160, 3), 96)).line()
-    assert line.startswith("chosen: model fast-cnn-small, resolution 64, epochs ")
+    values = "model fast-cnn-small, resolution 64, epochs 40, batch_size 16, learning_rate 0.027"
+    assert line.startswith(f"chosen: {values}; ")
     assert f"choices and reasons ({len(Recipe().automatic())} in all)" in line
     assert "epochs" not in chosen(data((160, 160, 3), 96), minutes=2.0).line(), "minutes decide"
+    assert "resolution" not in chosen(data((8, 8, 1))).line(), "it is that of the images"
+    assert "pretrained torchvision" in chosen(data((160, 160, 3), 96, weights=FOUND)).line()
     of_views = ChosenRecipe(Recipe(), {"test_time_views": "as in training"}, ("plain", ""))
     assert of_views.line().startswith("choices and reasons (1 in all)"), "nothing that matters was left open"
 
 
-FOUND, MISSING = Lookup(found=True, seen="a file is there"), Lookup(found=False, seen="no server answers")
+def test_all_choices_their_reasons_and_the_advice_are_recorded() -> None:
+    reasons = {"model": "small images", "batch_size": "6 images"}
+    choice = ChosenRecipe(plain(batch_size=2), reasons, ("flips", "mirrored"), "get weights")
+    assert choice.facts() == {
+        "chosen": {
+            "model": {"value": "digits-cnn", "reason": "small images"},
+            "batch_size": {"value": 2, "reason": "6 images"},
+            "test_time_views": {"value": "flips", "reason": "mirrored"},
+        },
+        "advice": "get weights",
+    }
+
+
+@pytest.mark.parametrize(("source", "sized"), [({"kind": "folder"}, False), ({"image_size": 64}, True)])
+def test_what_is_measured_is_what_the_manifest_says(source: dict[str, Any], sized: bool) -> None:
+    manifest = a_manifest(source=source, task="multilabel")
+    assert auto.measured(manifest) == Measured(
+        task="multilabel",
+        shape=(4, 6, 1),
+        images=6,
+        per_class=manifest.splits["train"].per_class,
+        validation=2,
+        sized=sized,
+    )
 
 
 def test_weights_that_can_be_had_are_used_for_photographs() -> None:
@@ -224,6 +279,22 @@ def test_weights_that_can_be_had_are_used_for_photographs() -> None:
     assert (choice.recipe.pretrained, choice.recipe.model) == ("torchvision", "resnet18")
     assert choice.reasons["pretrained"] == FOUND.seen
     assert choice.advice == ""
+
+
+@pytest.mark.parametrize(
+    ("measured", "given", "pretrained"),
+    [
+        (data((65, 65, 3), weights=FOUND), {}, "torchvision"),
+        (data((64, 90, 3), weights=FOUND), {}, "none"),
+        (data((65, 65, 1), weights=FOUND), {}, "none"),
+        (data((65, 65, 3), weights=FOUND), {"warm_start": "runs/first/model"}, "none"),
+        (data((65, 65, 3)), {}, "none"),
+    ],
+)
+def test_weights_are_used_where_nothing_is_against_it(
+    measured: Measured, given: dict[str, Any], pretrained: str
+) -> None:
+    assert chosen(measured, **given).recipe.pretrained == pretrained
 
 
 def test_advice_names_the_weights_that_photographs_lack() -> None:

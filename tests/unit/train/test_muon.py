@@ -7,10 +7,11 @@ import copy
 import pytest
 import torch
 import torchvision
+from recipes import plain
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from ddpipe.train.optimizer import Muon, hidden_matrices, orthogonal
+from ddpipe.train.optimizer import Muon, build_optimizer, hidden_matrices, orthogonal
 
 
 def a_network() -> nn.Sequential:
@@ -102,6 +103,38 @@ def test_updates_of_matrices_are_those_of_torch_s_muon() -> None:
         own.step()
         theirs.step()
         torch.testing.assert_close(scaled - ours.detach(), before - reference.detach(), rtol=0.05, atol=2e-3)
+
+
+def test_updates_of_the_rest_are_those_of_torch_s_adam() -> None:
+    """At an eighth of the rate."""
+    network = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3))
+    ours = [network[0].bias, network[1].weight, network[1].bias]
+    reference = [nn.Parameter(weights.detach().clone()) for weights in ours]
+    own = Muon(network, lr=0.08, momentum=0.6)
+    theirs = torch.optim.Adam(reference, lr=0.01, betas=(0.8, 0.95), eps=1e-8)
+    for step in range(5):
+        for one, other in zip(ours, reference, strict=True):
+            one.grad = torch.randn(one.shape) * 10 ** (step - 8)
+            other.grad = one.grad.clone()
+        own.step()
+        theirs.step()
+        for one, other in zip(ours, reference, strict=True):
+            torch.testing.assert_close(one, other)
+
+
+def test_a_recipe_s_rate_and_momentum_are_those_of_all_weights() -> None:
+    recipe = plain(optimizer="muon", learning_rate=0.2, momentum=0.7)
+    groups = build_optimizer(recipe, a_network(), fused=False).param_groups
+    assert [(group["lr"], group["momentum"]) for group in groups] == [(0.2, 0.7), (0.2, 0.7)]
+
+
+def test_the_maps_of_attention_count_as_hidden_matrices() -> None:
+    """Whether its queries, keys and values have one width or several; no bias counts."""
+    for attention, shapes in (
+        (nn.MultiheadAttention(6, 2), [(18, 6), (6, 6)]),
+        (nn.MultiheadAttention(6, 2, kdim=4, vdim=5), [(6, 6), (6, 4), (6, 5), (6, 6)]),
+    ):
+        assert [tuple(weights.shape) for weights in hidden_matrices(attention)] == shapes
 
 
 def test_only_maps_between_features_count_as_hidden_matrices() -> None:

@@ -8,11 +8,13 @@ from typing import cast
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from samples import a_manifest
 from sklearn.utils.class_weight import compute_class_weight
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from ddpipe.data.reader import SplitReader
+from ddpipe.errors import ParameterError
 from ddpipe.train.objective import (
     BinaryCrossEntropy,
     CrossEntropy,
@@ -41,6 +43,29 @@ def test_several_labels_per_image_are_scored_by_binary_cross_entropy() -> None:
     losses = BinaryCrossEntropy().losses(LOGITS, LABELS)
     assert losses.shape == (40,)
     assert losses.mean() == pytest.approx(binary_cross_entropy_with_logits(LOGITS, LABELS).item())
+
+
+def test_what_is_added_up_is_named() -> None:
+    losses = torch.tensor([0.5, 1.0, 2.0])
+    logits = torch.tensor([[1.0, 0.0, 2.0], [3.0, 0.0, 0.0], [0.0, 4.0, 0.0]])
+    exact, shares = torch.tensor([2, 1, 1]), torch.tensor([[0.4, 0.0, 0.6], [0.1, 0.2, 0.7], [0.3, 0.7, 0.0]])
+    for labels in (exact, shares):
+        found = dict(zip(CrossEntropy.sums, CrossEntropy().totals(losses, logits, labels), strict=True))
+        assert found == {"loss": 3.5, "accuracy": 2}
+    totals = BinaryCrossEntropy().totals(losses, logits, shares)
+    assert dict(zip(BinaryCrossEntropy.sums, totals, strict=True)) == {"loss": 3.5}
+    assert totals.dtype is torch.float64
+
+
+@pytest.mark.parametrize("weights", [None, torch.tensor([0.5, 1.0, 4.0])])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_shares_of_classes_have_their_shares_of_the_losses(
+    weights: torch.Tensor | None, smoothing: float
+) -> None:
+    """As augmentations mix images."""
+    objective, shares = CrossEntropy(weights, smoothing), torch.tensor([0.1, 0.2, 0.7])
+    pure = torch.stack([objective.losses(LOGITS, torch.full((40,), label)) for label in range(3)], 1)
+    torch.testing.assert_close(objective.losses(LOGITS, shares.expand(40, 3)), pure @ shares)
 
 
 def test_smoothing_never_makes_a_rare_class_the_best_answer() -> None:
@@ -85,6 +110,23 @@ def test_a_recipe_s_class_weights_and_smoothing_are_those_of_its_loss() -> None:
     torch.testing.assert_close(
         objective.losses(LOGITS, CLASSES), CrossEntropy(weights, 0.1).losses(LOGITS, CLASSES)
     )
+
+
+@pytest.mark.parametrize(("task", "labels"), [("multiclass", np.array([0, 1])), ("multilabel", np.eye(2))])
+def test_weights_of_classes_are_where_the_logits_are(task: str, labels: NDArray[np.int64]) -> None:
+    split, device = cast("SplitReader", SimpleNamespace(labels=labels)), torch.device("meta")
+    recipe = Recipe(class_weights="balanced", label_smoothing=0.0)
+    objective = training_objective(recipe, a_manifest(task=task), split, device)
+    weights = objective.weights if isinstance(objective, CrossEntropy) else objective.positive_weights
+    assert (weights.device, weights.dtype) == (device, torch.float32)
+
+
+def test_several_labels_are_not_smoothed() -> None:
+    split = cast("SplitReader", SimpleNamespace(labels=LABELS.numpy()))
+    with pytest.raises(ParameterError, match=r"label_smoothing is 0\.1"):
+        training_objective(
+            Recipe(label_smoothing=0.1), a_manifest(task="multilabel"), split, torch.device("cpu")
+        )
 
 
 def test_balanced_weights_of_several_labels_are_those_of_its_loss() -> None:
