@@ -45,7 +45,7 @@ def next_number(paces: Mapping[int, float], most: int) -> int:
     above `most` do not count: the file may come from a larger machine.
     """
     fastest = 1
-    for number in sorted(number for number in paces if 1 <= number <= most):
+    for number in sorted(number for number in paces if 1 < number <= most):
         if paces[number] > PACE_GAIN * paces.get(fastest, 0.0):
             fastest = number
     twice = 2 * fastest

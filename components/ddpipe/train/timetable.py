@@ -38,7 +38,7 @@ from ddpipe.model import PASSES
 from ddpipe.processes.machine import on_stop
 from ddpipe.processes.reports import duration
 from ddpipe.train import constants
-from ddpipe.train.batches import images_seen, resolution, steps_per_epoch
+from ddpipe.train.batches import images_seen, steps_per_epoch
 from ddpipe.train.recipe import Recipe
 
 _log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class TrainingWork:
     @classmethod
     def planned(cls, recipe: Recipe, images: int, validation: int) -> TrainingWork:
         """The work that a recipe asks for."""
-        return cls(images, recipe.batch_size, validation, resolution(recipe, 0, 1))
+        return cls(images, recipe.batch_size, validation, recipe.initial_resolution)
 
     def done(self, step: int, steps: int) -> float:
         """The work of the first `step` steps of a training of `steps`."""

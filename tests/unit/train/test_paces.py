@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+import torch
 from recipes import plain
 from samples import published, some_images
 from stored import latest
 
+from ddpipe.distributed import World
 from ddpipe.storage import open_store
 from ddpipe.train import paces
-from ddpipe.train.paces import PACES, next_number, paces_of
+from ddpipe.train.loop import Trainer
+from ddpipe.train.paces import PACES, PaceTimer, next_number, paces_of
+from ddpipe.train.saver import Uploads
 from ddpipe.train.timetable import Timetable
 from ddpipe.train.train import train
 
@@ -37,6 +44,7 @@ STEADY = 5  # steps after which a process knows its pace, in these tests
         ({2: 150.0, 1: 100.0, 4: 200.0}, 8, 8),
         ({1: 100.0, 2: 150.0, 4: 200.0, 8: 150.0}, 64, 4),
         ({1: 100.0, 2: 150.0, 4: 200.0, 8: 300.0}, 2, 2),
+        ({2: 0.5}, 8, 4),
         ({0: 1e9, -1: 1e9, 1_000_000: 1e9}, 4, 1),
     ],
 )
@@ -54,6 +62,42 @@ def test_a_damaged_file_means_that_nothing_was_timed(tmp_path: Path, content: by
     assert paces_of(store) == {}
     store.write(PACES, content)
     assert paces_of(store) == {}
+
+
+@pytest.mark.parametrize(
+    ("device", "left", "written", "is_restarted"),
+    [
+        ("cpu", 120.0, {"1": 50.0, "2": 333.3}, True),
+        ("cpu", 119.9, None, False),
+        ("cpu", None, None, False),
+        ("cuda", 120.0, None, False),
+    ],
+)
+def test_what_remains_is_to_be_worth_twenty_launches(
+    device: str,
+    left: float | None,
+    written: dict[str, float] | None,
+    is_restarted: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With two processes, whose launch takes six seconds, on a machine of four processors."""
+    monkeypatch.setattr(paces, "cpus", lambda: 4)
+    store, kinds, asked = open_store(str(tmp_path)), list[str](), list[bool]()
+    store.write(PACES, b'{"1": 50.0}')
+
+    def put(kind: str, write: Callable[[], object]) -> None:
+        kinds.append(kind)
+        write()
+
+    world, uploads = World(0, 2, torch.device(device)), cast("Uploads", SimpleNamespace(put=put))
+    timer = PaceTimer(store, world, uploads, 6.0, lambda: asked.append(True))
+    for pace, seconds in ((None, 1e6), (0.003, left), (0.003, left)):
+        table = SimpleNamespace(pace=pace, seconds_left={40: seconds}.get)
+        timer(cast("Trainer", SimpleNamespace(step=40, timetable=table)))
+    assert json.loads(store.read(PACES)) == (written or {"1": 50.0})
+    assert kinds == ([PACES] if written else [])
+    assert asked == [True] * is_restarted
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from ddpipe.errors import ParameterError
 from ddpipe.parameters import declared
-from ddpipe.train.recipe import AT_FIRST, AUGMENTATIONS, FORMER, Recipe, as_today
+from ddpipe.train.recipe import AT_FIRST, AUGMENTATIONS, FORMER, Recipe, StartingRecipe, as_today
 
 APPROVED = Path(__file__).parents[2] / "golden" / "recipe.txt"
 
@@ -146,11 +146,40 @@ def test_all_problems_are_reported_at_once() -> None:
         assert part in refused.value.seen
 
 
-def test_values_that_exclude_each_other_are_refused() -> None:
-    with pytest.raises(ParameterError, match="`optimizer` muon cannot be used with `strategy` fsdp"):
-        Recipe(optimizer="muon", strategy="fsdp").validated()
-    with pytest.raises(ParameterError, match="`precision` fp16 cannot be used with `strategy` fsdp"):
-        Recipe(precision="fp16", strategy="fsdp").validated()
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"optimizer": "muon", "strategy": "fsdp"}, "`optimizer` muon cannot be used with `strategy` fsdp"),
+        ({"optimizer": "muon"}, ""),
+        ({"strategy": "fsdp"}, ""),
+        ({"precision": "fp16", "strategy": "fsdp"}, "`precision` fp16 cannot be used with `strategy` fsdp"),
+        ({"precision": "fp16"}, ""),
+        ({"pretrained": "torchvision", "warm_start": "runs/1"}, "`pretrained` and `warm_start` both name"),
+        ({"pretrained": "torchvision", "warm_start": "latest"}, ""),
+        ({"pretrained": "torchvision"}, ""),
+        ({"pretrained": "none", "warm_start": "runs/1"}, ""),
+        ({"warm_start": "runs/1"}, ""),
+        ({"loss": "mine:loss", "label_smoothing": 0.1}, "`loss` is your own"),
+        ({"loss": "mine:loss", "class_weights": "balanced"}, "`loss` is your own"),
+        ({"loss": "mine:loss", "label_smoothing": 0, "class_weights": "none"}, ""),
+        ({"loss": "mine:loss"}, ""),
+        ({"label_smoothing": 0.1, "class_weights": "balanced"}, ""),
+    ],
+)
+def test_values_that_exclude_each_other_are_refused(values: dict[str, Any], problem: str) -> None:
+    recipe = Recipe(**values)
+    if problem:
+        with pytest.raises(ParameterError) as refused:
+            recipe.validated()
+        assert problem in refused.value.seen
+    else:
+        assert recipe.validated() == recipe
+
+
+def test_a_recipe_to_start_from_is_a_hyperparameter_of_its_own_in_forms() -> None:
+    (item,) = declared(StartingRecipe)
+    assert (item.name, item.default, item.form) == ("recipe", "", "train_recipe")
+    assert (Recipe.heading, Recipe.others) == ("Hyperparameters", "train_options")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3"])

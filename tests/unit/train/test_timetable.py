@@ -23,10 +23,6 @@ from ddpipe.train import timetable
 from ddpipe.train.batches import images_seen
 from ddpipe.train.constants import (
     LAUNCHES_LATER,
-    MOST_EPOCHS,
-    MOST_STEPS,
-    MOST_UNPOLLED,
-    PATIENCE_STEPS,
     POLL_SECONDS,
     SCORING_WORK,
     STEPS_BEFORE_FIRST_DECISION,
@@ -103,6 +99,22 @@ def test_time_that_is_used_already_counts(seconds: int) -> None:
     table, took = run(seconds, Machine(), used=20)
     assert took == pytest.approx(seconds, rel=0.02)
     assert table.steps < run(seconds, Machine())[0].steps
+
+
+def test_a_steady_machine_is_asked_ever_less_often_until_the_end_is_near() -> None:
+    """A step takes 0.1 s. Of 0.985 * 60 s, the start needs 2 s, what comes later 4 s and 2000 / 3 images."""
+    table, _ = run(60, Machine(), TrainingWork(IMAGES, BATCH, validation=0))
+    asked = [0, 4, 8, 16, 32, 56, 79, 101, 122, 142]
+    assert table.schedule[:10] == [[step, 524 if step else 20_000] for step in asked]
+    assert table.schedule[-3:] == [[522, 524], [523, 524], [524, 524]]
+    assert len(table.schedule) == 98
+    assert [table.steps_at(step) for step in (0, 3, 4, 523)] == [20_000, 20_000, 524, 524]
+
+
+@pytest.mark.parametrize(("work", "steps"), [(-1.0, 10), (0, 10), (499.9, 14), (500.0, 15), (1e9, 90)])
+def test_as_many_steps_as_fit_are_planned(work: float, steps: int) -> None:
+    """After ten, a hundred images each."""
+    assert TrainingWork(IMAGES, BATCH, validation=0).fitting(10, work, most=90) == steps
 
 
 @pytest.mark.parametrize("factor", [0.5, 2])
@@ -183,7 +195,7 @@ def test_more_minutes_are_more_steps() -> None:
 def test_a_small_set_does_not_use_up_a_long_budget() -> None:
     work = TrainingWork(40, 64, validation=5)
     table, took = run(3600, Machine(), work)
-    assert table.steps == max(MOST_EPOCHS, MOST_STEPS)
+    assert table.steps == 2000
     assert took < 360
 
 
@@ -287,6 +299,23 @@ def test_a_time_left_is_shown_only_while_it_can_be_right(
     assert not any(changing), "the pace before the change counts still"
 
 
+@pytest.mark.parametrize(
+    ("steps", "pace", "first"), [(300, 0.001, 32), (3000, 0.001, 146), (30_000, 0.001, 637), (300, 0.01, 16)]
+)
+def test_a_time_left_is_shown_once_a_part_of_it_was_measured(steps: int, pace: float, first: int) -> None:
+    """A twentieth, but 3 to 60 s, and sixteen steps, at one of the last 64 times that were noted."""
+    machine, work = Machine(lambda _now: pace), TrainingWork(IMAGES, BATCH, validation=0)
+    table = Timetable(work, steps // PER_EPOCH, clock=machine.clock)
+    left = None
+    for step in range(first):
+        assert left is None
+        machine.now -= 2.0 if step else 0.0
+        machine.train(table, work, step, until=step + 1)
+        left = table.seconds_left(step + 1)
+    assert left == pytest.approx((steps - first) * BATCH * pace)
+    assert table.pace == pytest.approx(pace)
+
+
 def test_the_share_of_work_is_the_share_of_time() -> None:
     """So a progress bar in units of work shows the time that is left, also while images grow."""
     work = TrainingWork(IMAGES, BATCH, validation=1000, initial=0.5)
@@ -373,7 +402,7 @@ def test_ranks_poll_each_other_a_few_times_a_second(clock: list[float], step: fl
 
 
 def test_the_slowest_rank_says_when_they_poll_again(clock: list[float]) -> None:
-    polled(clock, 0.025, MOST_UNPOLLED)  # a rank whose steps take long
+    polled(clock, 0.025, 15)  # a rank whose steps take long
     assert len(POLLS) == 100
 
 
@@ -424,10 +453,10 @@ def patience_after(
 @pytest.mark.parametrize(
     ("steps", "waits"),
     [
-        ([0.1] * (PATIENCE_STEPS - 1), []),
-        ([0.1] * PATIENCE_STEPS, [60]),
-        ([0.1] * PATIENCE_STEPS + [7.0], [60, 140]),
-        ([7.0] * PATIENCE_STEPS + [0.1] * PATIENCE_STEPS, [140, 60]),
+        ([0.1] * (16 - 1), []),
+        ([0.1] * 16, [60]),
+        ([0.1] * 16 + [7.0], [60, 140]),
+        ([7.0] * 16 + [0.1] * 16, [140, 60]),
     ],
 )
 def test_ranks_wait_as_long_as_recent_steps_let_expect(
@@ -437,7 +466,7 @@ def test_ranks_wait_as_long_as_recent_steps_let_expect(
 
 
 def test_ranks_wait_long_for_a_checkpoint(clock: list[float]) -> None:
-    patience, waits = patience_after(clock, [0.1] * PATIENCE_STEPS)
+    patience, waits = patience_after(clock, [0.1] * 16)
     patience.extend()
     clock[0] += 400
     patience.stepped()
@@ -494,6 +523,7 @@ def test_no_launch_is_expected_to_be_faster_than_its_processor_time() -> None:
     budget = Budget(120, used=20, launch=9, scored=0, least=6)
     faster, same, slower = (budget.later(0.001, ratio) / LAUNCHES_LATER for ratio in (0.25, 1, 4))
     assert (faster, same, slower) == (6, 9, 18)
+    assert Budget(120, used=20, launch=9, scored=30).later(0.1) == pytest.approx(4 * 9 + 30 / 3 * 0.1)
 
 
 def test_a_slow_machine_leaves_time_to_train() -> None:
