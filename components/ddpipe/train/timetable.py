@@ -168,9 +168,9 @@ class Timetable:
             return None
         # The first half of the time measured says nothing: another program may have ended, or begun.
         early, late = self._paces()
-        if not early or not late or max(early, late) >= constants.ESTIMATE_RATIO * min(early, late):
+        if max(early, late) >= constants.ESTIMATE_RATIO * min(early, late):
             return None
-        left = (self.pace or 0.0) * self._work.left(step, self.steps)
+        left = late * self._work.left(step, self.steps)
         least, most = constants.ESTIMATE_SECONDS
         enough = min(max(least, left / constants.ESTIMATE_PART), most)
         return left if self._marks[-1][0] - self._marks[0][0] >= enough else None

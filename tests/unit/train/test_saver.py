@@ -25,7 +25,6 @@ from ddpipe.model.tensors import Share, read_shares
 from ddpipe.storage import Store, open_store
 from ddpipe.train import saver
 from ddpipe.train import saver as module
-from ddpipe.train.constants import STORE_PATIENCE
 from ddpipe.train.saver import Saver, SharedSaver, Uploads, patience_for, uploading
 
 
@@ -313,7 +312,7 @@ def test_shares_are_written_once_for_each_step_into_the_folder_of_the_attempt(
 
 
 def test_a_bucket_may_come_back(s3: Server) -> None:
-    assert patience_for(open_store(f"s3://{BUCKET}/runs")) == STORE_PATIENCE
+    assert patience_for(open_store(f"s3://{BUCKET}/runs")) == 600
 
 
 def test_an_error_that_waiting_cannot_fix_is_raised_at_the_next_call() -> None:

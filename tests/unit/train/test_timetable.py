@@ -111,6 +111,25 @@ def test_a_steady_machine_is_asked_ever_less_often_until_the_end_is_near() -> No
     assert [table.steps_at(step) for step in (0, 3, 4, 523)] == [20_000, 20_000, 524, 524]
 
 
+def test_a_decision_counts_the_step_just_taken() -> None:
+    """Step 56 takes 5 s instead of 0.1: of 59.1 s half remain for evaluation and export, 12.5 are over."""
+    machine, work = Machine(), TrainingWork(IMAGES, BATCH, validation=0)
+    table = Timetable(work, 15, a_budget(60), machine.clock)
+    machine.train(table, work, until=55)
+    machine.now, machine.pace = machine.now - 2.0, lambda _now: 0.05
+    machine.train(table, work, 55, until=56)
+    assert table.schedule[-2:] == [[32, 524], [56, 59]]
+
+
+def test_nothing_is_decided_on_a_clock_that_stands_still() -> None:
+    table = Timetable(WORK, 15, a_budget(60), lambda: 1000.0)
+    for step in range(1, 21):
+        table.tick(step, ALONE)
+    assert table.schedule == [[step, 20_000] for step in (0, 4, 8, 16)]
+    assert table.pace is None
+    assert table.seconds_left(20) is None
+
+
 @pytest.mark.parametrize(("work", "steps"), [(-1.0, 10), (0, 10), (499.9, 14), (500.0, 15), (1e9, 90)])
 def test_as_many_steps_as_fit_are_planned(work: float, steps: int) -> None:
     """After ten, a hundred images each."""
@@ -299,17 +318,21 @@ def test_a_time_left_is_shown_only_while_it_can_be_right(
     assert not any(changing), "the pace before the change counts still"
 
 
+@pytest.mark.parametrize("start", [0, 100])
 @pytest.mark.parametrize(
     ("steps", "pace", "first"), [(300, 0.001, 32), (3000, 0.001, 146), (30_000, 0.001, 637), (300, 0.01, 16)]
 )
-def test_a_time_left_is_shown_once_a_part_of_it_was_measured(steps: int, pace: float, first: int) -> None:
+def test_a_time_left_is_shown_once_a_part_of_it_was_measured(
+    start: int, steps: int, pace: float, first: int
+) -> None:
     """A twentieth, but 3 to 60 s, and sixteen steps, at one of the last 64 times that were noted."""
     machine, work = Machine(lambda _now: pace), TrainingWork(IMAGES, BATCH, validation=0)
-    table = Timetable(work, steps // PER_EPOCH, clock=machine.clock)
+    table = Timetable(work, (start + steps) // PER_EPOCH, clock=machine.clock)
+    table.resume(start, [])
     left = None
-    for step in range(first):
+    for step in range(start, start + first):
         assert left is None
-        machine.now -= 2.0 if step else 0.0
+        machine.now -= 2.0 if step > start else 0.0
         machine.train(table, work, step, until=step + 1)
         left = table.seconds_left(step + 1)
     assert left == pytest.approx((steps - first) * BATCH * pace)
@@ -523,7 +546,7 @@ def test_no_launch_is_expected_to_be_faster_than_its_processor_time() -> None:
     budget = Budget(120, used=20, launch=9, scored=0, least=6)
     faster, same, slower = (budget.later(0.001, ratio) / LAUNCHES_LATER for ratio in (0.25, 1, 4))
     assert (faster, same, slower) == (6, 9, 18)
-    assert Budget(120, used=20, launch=9, scored=30).later(0.1) == pytest.approx(4 * 9 + 30 / 3 * 0.1)
+    assert Budget(120, used=20, launch=0.5, scored=30).later(0.1) == pytest.approx(4 * 0.5 + 30 / 3 * 0.1)
 
 
 def test_a_slow_machine_leaves_time_to_train() -> None:
