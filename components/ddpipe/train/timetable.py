@@ -187,7 +187,7 @@ class Timetable:
             return self.steps
         there_is = constants.BUDGET_PART * budget.seconds - budget.used
         later = budget.later(pace, slower=pace / self._launch_pace)
-        left = there_is - min(later, max(0.0, there_is) / 2) - (self._clock() - self._began)
+        left = there_is - min(later, there_is / 2) - (self._clock() - self._began)
         steps = self._work.fitting(step, left / pace, self.most)
         if steps < self._per_epoch and len(self.schedule) == 1:
             _log.warning(
@@ -204,8 +204,8 @@ class Timetable:
         before, last = (self._marks[-1][1], self._marks[-1][2]) if self._marks else (0.0, step)
         work = before + self._work.done(step, self.steps) - self._work.done(last, self.steps)
         self._marks.append((self._clock(), work, step))
-        launch = self._budget.launch if self._budget else 0.0
-        if not self._launch_pace or self._marks[-1][0] - self._began < launch:
+        passed = self._marks[-1][0] - self._began
+        if self._budget and (not self._launch_pace or passed < self._budget.launch):
             self._launch_pace = self.pace or 0.0
 
     def _paces(self) -> tuple[float, float]:

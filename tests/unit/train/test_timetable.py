@@ -239,6 +239,16 @@ def test_minutes_that_are_less_than_one_pass_are_named(caplog: pytest.LogCapture
     assert not caplog.messages
 
 
+@pytest.mark.parametrize(("seconds", "steps", "is_short"), [(17, 100, False), (16.9, 99, True)])
+def test_minutes_suffice_for_exactly_one_pass(
+    seconds: float, steps: int, is_short: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        table, _ = run(seconds, Machine(), TrainingWork(IMAGES, BATCH, validation=0))
+    assert table.schedule[1] == [4, steps]
+    assert ("too short" in caplog.text) is is_short
+
+
 def test_a_resumed_training_keeps_the_decisions() -> None:
     """What both processes take together is the budget, and the second one starts from the first's steps."""
     machine, budget = Machine(), a_budget(120)
