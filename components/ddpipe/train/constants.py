@@ -64,7 +64,7 @@ class Family:
     smoothing: float = 0.1
     grows: bool = False  # whether early steps may use smaller images
 
-    def values(self, optimizer: str, *, smooths: bool = True) -> dict[str, Any]:
+    def values(self, optimizer: str, *, smooths: bool) -> dict[str, Any]:
         """What goes with an optimizer in a recipe, by the names of the hyperparameters."""
         return {
             "schedule": "linear" if optimizer == "muon" else "cosine",

@@ -18,7 +18,7 @@ from ddpipe.data.shards import working_shape
 from ddpipe.model.torchvision_models import Lookup
 from ddpipe.train import auto
 from ddpipe.train.auto import ChosenRecipe, Device, Measured, choose, wanted_weights
-from ddpipe.train.constants import FEWEST_STEPS, MOST_PASSES, SELECTION_IMAGES
+from ddpipe.train.constants import FEWEST_STEPS, MOST_PASSES
 from ddpipe.train.recipe import Recipe
 
 APPROVED = Path(__file__).parents[2] / "golden" / "choices.txt"
@@ -216,12 +216,22 @@ def test_epochs_beside_a_budget_are_called_unused() -> None:
 
 
 def test_epochs_are_selected_only_by_enough_validation_images() -> None:
-    selections = [
-        chosen(data(validation=count)).recipe.model_selection
-        for count in (SELECTION_IMAGES - 1, SELECTION_IMAGES)
-    ]
+    selections = [chosen(data(validation=count)).recipe.model_selection for count in (399, 400)]
     assert selections == ["last", "best"]
     assert chosen(data(validation=3), patience=5).recipe.model_selection == "best"
+
+
+@pytest.mark.parametrize(
+    ("images", "size"),
+    [(40, 16), (1023, 16), (1024, 32), (2047, 32), (2048, 64), (16_384, 512), (10**6, 512)],
+)
+def test_a_pass_has_about_32_steps(images: int, size: int) -> None:
+    assert chosen(data(images=images)).recipe.batch_size == size
+
+
+def test_plain_deep_networks_get_a_low_rate() -> None:
+    deep = [chosen(data(), model=name).recipe for name in ("alexnet", "squeezenet1_0", "vgg11")]
+    assert [recipe.learning_rate for recipe in deep] == [0.005] * 3
 
 
 def test_batches_suffice_for_all_processes() -> None:

@@ -330,7 +330,7 @@ def test_a_time_left_is_shown_only_while_it_can_be_right(
 
 @pytest.mark.parametrize("start", [0, 100])
 @pytest.mark.parametrize(
-    ("steps", "pace", "first"), [(300, 0.001, 32), (3000, 0.001, 146), (30_000, 0.001, 637), (300, 0.01, 16)]
+    ("steps", "pace", "first"), [(300, 0.001, 32), (3000, 0.001, 146), (30_000, 0.001, 637), (100, 0.01, 16)]
 )
 def test_a_time_left_is_shown_once_a_part_of_it_was_measured(
     start: int, steps: int, pace: float, first: int
@@ -395,7 +395,7 @@ def test_a_checkpoint_is_asked_for_so_many_minutes_after_the_last_one(clock: lis
     assert watch.agreed(ALONE) is TrainingRequest.SAVE
 
 
-def test_a_stop_request_takes_effect_at_any_time(clock: list[float]) -> None:
+def test_a_stop_wantedtakes_effect_at_any_time(clock: list[float]) -> None:
     watch = Watch(1)
     watch.request()
     clock[0] += 3600
@@ -427,11 +427,30 @@ def polled(clock: list[float], step: float, *others: int) -> tuple[Watch, World]
     return watch, world
 
 
-@pytest.mark.parametrize(("step", "polls"), [(1.0, 100), (0.1, 35), (0.025, 12), (0.0001, 9)])
+@pytest.mark.parametrize(("step", "polls"), [(1.0, 100), (0.1, 35), (0.025, 12)])
 def test_ranks_poll_each_other_a_few_times_a_second(clock: list[float], step: float, polls: int) -> None:
     polled(clock, step)
     assert len(POLLS) == pytest.approx(polls, abs=2)
     assert max(after - before for before, after in pairwise(POLLS)) <= max(step, POLL_SECONDS) + step
+
+
+def test_ranks_poll_each_other_ever_less_often_while_steps_are_short(clock: list[float]) -> None:
+    polled(clock, 1 / 1024)
+    steps = [round(1024 * (time - 1000)) for time in POLLS]
+    assert steps == [0, 2, 6, 14, 30, 46, 62, 78, 94]
+
+
+@pytest.mark.parametrize("wanted", [TrainingRequest.SAVE, TrainingRequest.RESTART, TrainingRequest.STOP])
+@pytest.mark.parametrize("step", [1.0, 0.0001])
+def test_ranks_hear_what_was_asked_for_at_any_pause(
+    clock: list[float], step: float, wanted: TrainingRequest
+) -> None:
+    watch, world = polled(clock, step)
+    watch.request(wanted)
+    heard = [watch.agreed(world) for _ in range(16)]
+    assert set(heard) <= {wanted, TrainingRequest.CONTINUE}
+    assert wanted in heard
+    POLLS.clear()
 
 
 def test_the_slowest_rank_says_when_they_poll_again(clock: list[float]) -> None:
@@ -451,7 +470,7 @@ def test_ranks_poll_in_time_for_a_checkpoint(clock: list[float]) -> None:
     POLLS.clear()
 
 
-def test_a_request_between_two_polls_counts_at_the_next(clock: list[float]) -> None:
+def test_a_wantedbetween_two_polls_counts_at_the_next(clock: list[float]) -> None:
     watch, world = polled(clock, 0.025)
     watch.request()
     asked = clock[0]
@@ -515,7 +534,7 @@ def test_of_several_ranks_the_most_urgent_decides() -> None:
     assert tuple(sorted(TrainingRequest)) == requests
 
 
-def test_a_later_request_does_not_replace_a_more_urgent_one() -> None:
+def test_a_later_wanteddoes_not_replace_a_more_urgent_one() -> None:
     watch = Watch(1)
     watch.request(TrainingRequest.RESTART)
     assert watch.agreed(ALONE) is TrainingRequest.RESTART
