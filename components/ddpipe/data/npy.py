@@ -52,7 +52,7 @@ def array_of(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
     """An array of an .npz file, of the shape and dtype in its header."""
     try:
         item = archive.getinfo(f"{name}.npy")
-        if item.file_size > DENSEST * (item.compress_size + 1):
+        if item.file_size > DENSEST * item.compress_size:
             raise ValueError(f"{name} claims {item.file_size} bytes, more than the archive can hold")
         with archive.open(item) as file:
             shape, dtype = _header(file)

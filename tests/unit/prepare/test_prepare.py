@@ -431,11 +431,15 @@ def test_what_is_being_cleaned_up_is_not_published(
     assert len(_content(prepare(forsaken))) == 16
 
 
-def test_the_intent_of_a_killed_process_expires(forsaken: PrepareSpec) -> None:
-    for folder in ("claims", "cleanings"):
-        note = Path(forsaken.store) / folder / "old.json"
+def test_the_intent_of_a_killed_process_expires_after_an_hour(forsaken: PrepareSpec) -> None:
+    notes = [Path(forsaken.store) / folder / "old.json" for folder in ("claims", "cleanings")]
+    for note in notes:
         FileStore(note.parent).write(note.name, b'["damaged')
-        os.utime(note, (time.time() - 3 * 86400,) * 2)
+        os.utime(note, (time.time() - 50 * 60,) * 2)
+    with pytest.raises(DatasetError, match="an intent is damaged"):
+        prepare(forsaken)
+    for note in notes:
+        os.utime(note, (time.time() - 70 * 60,) * 2)
     assert prepare(forsaken).encoded == 0
 
 
