@@ -34,7 +34,7 @@ def _dataset(store_uri: str, train: list[Images] | None = None) -> str:
 def test_samples_are_read_in_the_order_asked_for(store_uri: str) -> None:
     reader = open_split(_dataset(store_uri), "train")
     assert len(reader) == 7
-    for indices in ([0, 1, 2, 3, 4, 5, 6], [6, 0, 3, 3, 2], [4], []):
+    for indices in ([0, 1, 2, 3, 4, 5, 6], [6, 0, 3, 3, 2], [4], [], np.array([5, 2], dtype=np.uint64)):
         np.testing.assert_array_equal(reader.images(indices), TRAIN[np.array(indices, dtype=int)])
 
 
