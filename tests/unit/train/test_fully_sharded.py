@@ -66,6 +66,12 @@ def test_layers_and_containers_inside_of_a_part_are_no_units() -> None:
     assert [len(units(nn.Sequential(network[1]), smallest)) for smallest in (last, last + 1)] == [1, 0]
 
 
+def test_a_unit_has_at_least_2_to_the_18_weights() -> None:
+    with torch.device("meta"):
+        network = nn.Sequential(nn.Linear(512, 512, bias=False), nn.Linear(511, 513, bias=False))
+    assert [id(unit) for unit in units(network)] == [id(network[0])]
+
+
 def test_a_weight_of_two_layers_is_not_sharded() -> None:
     first, second = nn.Linear(8, 8), nn.Linear(8, 8)
     second.weight = first.weight

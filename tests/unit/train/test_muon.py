@@ -108,14 +108,14 @@ def test_updates_of_matrices_are_those_of_torch_s_muon() -> None:
 def test_updates_of_the_rest_are_those_of_torch_s_adam() -> None:
     """At an eighth of the rate."""
     network = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3))
-    ours = [network[0].bias, network[1].weight, network[1].bias]
+    ours = [weights for name, weights in network.named_parameters() if name != "0.weight"]
     reference = [nn.Parameter(weights.detach().clone()) for weights in ours]
     own = Muon(network, lr=0.08, momentum=0.6)
     theirs = torch.optim.Adam(reference, lr=0.01, betas=(0.8, 0.95), eps=1e-8)
     for step in range(5):
         for one, other in zip(ours, reference, strict=True):
-            one.grad = torch.randn(one.shape) * 10 ** (step - 8)
-            other.grad = one.grad.clone()
+            gradient = torch.randn(other.shape) * 10 ** (step - 8)
+            one.grad, other.grad = gradient, gradient.clone()
         own.step()
         theirs.step()
         for one, other in zip(ours, reference, strict=True):

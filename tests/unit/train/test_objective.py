@@ -117,7 +117,7 @@ def test_weights_of_classes_are_where_the_logits_are(task: str, labels: NDArray[
     split, device = cast("SplitReader", SimpleNamespace(labels=labels)), torch.device("meta")
     recipe = Recipe(class_weights="balanced", label_smoothing=0.0)
     objective = training_objective(recipe, a_manifest(task=task), split, device)
-    weights = objective.weights if isinstance(objective, CrossEntropy) else objective.positive_weights
+    weights = getattr(objective, "weights" if task == "multiclass" else "positive_weights")
     assert (weights.device, weights.dtype) == (device, torch.float32)
 
 
