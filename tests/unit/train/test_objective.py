@@ -97,8 +97,8 @@ def test_an_absent_class_weighs_nothing_and_does_not_divide_by_zero() -> None:
 
 
 def test_positive_weights_balance_each_label_that_can_be_balanced() -> None:
-    labels = np.array([[1, 0, 1], [0, 0, 1], [0, 0, 1], [0, 0, 1]])
-    np.testing.assert_allclose(positive_weights(labels), [3, 1, 1])
+    labels = np.array([[1, 0, 1, 1], [0, 0, 1, 1], [0, 0, 1, 1], [0, 0, 1, 0]])
+    np.testing.assert_allclose(positive_weights(labels), [3, 1, 1, 1 / 3])
 
 
 def test_a_recipe_s_class_weights_and_smoothing_are_those_of_its_loss() -> None:
