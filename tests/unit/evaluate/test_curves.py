@@ -9,7 +9,7 @@ import pytest
 from evaluation_runs import a_record, some_labels, some_logits
 from sklearn import metrics as sklearn
 
-from ddpipe.evaluate.figures import precision_recall_curves, roc_curves
+from ddpipe.evaluate.figures import learning_curves, losses_by_epoch, precision_recall_curves, roc_curves
 from ddpipe.evaluate.measure import ClassCurves, best_thresholds, class_curves, measure, precision_recall, roc
 from ddpipe.evaluate.report import render
 from ddpipe.model.evaluation import Curve
@@ -28,12 +28,42 @@ def test_one_class_is_named_above_the_curves() -> None:
     assert "lung" not in precision_recall_curves(curves, None)
 
 
+def _texts(figure: str) -> list[str]:
+    return re.findall("<text[^>]*>([^<]+)</text>", figure)
+
+
+def test_each_quantity_of_the_validation_images_has_a_figure() -> None:
+    """The epochs are whole numbers, also around one; what was not measured is not drawn."""
+    history = [
+        {"epoch": epoch, "train_loss": 2 / epoch, "validation_loss": 1.5, "validation_mean_auc": epoch / 4}
+        for epoch in (1, 2)
+    ]
+    figures = learning_curves(history)
+    assert list(figures) == ["loss by epoch", "mean auc by epoch"]
+    loss, auc = figures.values()
+    assert (_texts(loss)[:3], _texts(loss)[-2:]) == (["1", "2", "epoch"], ["train", "validation"])
+    assert (_texts(auc)[:3], _texts(auc)[-1]) == (["1", "2", "epoch"], "validation")
+    assert ("var(--train" in loss, "var(--train" in auc, "var(--validation" in auc) == (True, False, True)
+    assert [_texts(figure)[:4] for figure in learning_curves(history[:1]).values()] == [
+        ["0", "1", "2", "epoch"]
+    ] * 2
+
+
+def test_losses_of_several_runs_differ_in_color_and_then_in_dashes() -> None:
+    page = losses_by_epoch({str(number): [3.0, 2.0 + number] for number in range(5)})
+    assert (_texts(page)[:3], _texts(page)[-5:]) == (["1", "2", "epoch"], ["0", "1", "2", "3", "4"])
+    lines = re.findall(r"(dasharray: [^;]*; [^;]*; )?stroke: var\(--(train|validation|muted)", page)
+    drawn = ["train", "validation", "muted", "train", "validation"]
+    assert [color for _, color in lines] == [*drawn, *drawn]  # and in the legend
+    assert [bool(dashes) for dashes, _ in lines[:5]] == [False, False, False, True, True]
+
+
 @pytest.mark.parametrize(("classes", "gray"), [(12, 11), (13, 0)])
 def test_of_more_than_twelve_classes_one_is_drawn(classes: int, gray: int) -> None:
     curve = roc(np.arange(9) % 2 == 0, np.linspace(0, 1, 9))
     page = roc_curves(curve, dict.fromkeys(map(str, range(classes)), curve), "3")
     assert page.count("stroke: var(--quiet") == gray
-    assert re.findall("<text[^>]*>([^<]+)</text>", page)[-2:] == ["3", "micro average"]
+    assert _texts(page)[-2:] == ["3", "micro average"]
 
 
 @pytest.mark.parametrize(("classes", "drawn"), [(12, True), (13, False)])
@@ -45,7 +75,7 @@ def test_page_says_whether_each_class_is_drawn(classes: int, drawn: bool) -> Non
 def test_a_name_in_a_legend_is_no_formula() -> None:
     curve = precision_recall(np.arange(9) % 2 == 0, np.linspace(0, 1, 9))
     page = precision_recall_curves({"_a$b$": curve}, "_a$b$")
-    assert re.findall("<text[^>]*>([^<]+)</text>", page)[-1] == "a$b$"
+    assert _texts(page)[-1] == "a$b$"
 
 
 def test_precision_recall_is_that_of_scikit_learn() -> None:
