@@ -74,8 +74,9 @@ def open_index(manifest: DatasetManifest, split: str, store: Store, cache: Path 
     fits = ids.dtype.kind == "S" and ids.shape == (part.count,)
     fits = fits and labels.dtype == np.int64 and labels.shape == shape
     fits = fits and (not labels.size or 0 <= labels.min() <= labels.max() < (many if labels.ndim == 1 else 2))
-    fits = fits and all(one.dtype == np.int64 and one.shape == (part.count,) for one in groups)
-    fits = fits and all(one.min(initial=0) >= 0 for one in groups)
+    fits = fits and all(
+        one.dtype == np.int64 and one.shape == (part.count,) and (one >= 0).all() for one in groups
+    )
     if not fits or class_counts(labels, many).tolist() != list(part.per_class):
         raise error_for_dataset(
             f"{manifest.name}, {split}",
@@ -115,7 +116,7 @@ def trained_on(manifest: DatasetManifest, store: Store, before: Hashes | None = 
 def held_out_seen(manifest: DatasetManifest, store: Store, seen: Hashes) -> Mapping[str, int]:
     """How many samples of each split that judges a model it was trained on; splits with none are left out."""
     # Splits that come as they are may use the same names, such as 0.png in each.
-    foreign = np.setdiff1d(seen, trained_on(manifest, store), assume_unique=True)
+    foreign = np.setdiff1d(seen, trained_on(manifest, store))
     counts = {
         split: int(np.isin(hashed(open_index(manifest, split, store).sample_ids.column), foreign).sum())
         for split in HELD_OUT

@@ -208,16 +208,16 @@ def _problems_of_pixels(manifest: DatasetManifest) -> Iterator[str]:
         yield f"shape is {manifest.shape}: no image has so many values"
     elif not len(manifest.mean) == len(manifest.std) == manifest.shape[2]:
         yield "mean and std need one value per channel"
-    if min(manifest.std, default=0) < 0:
+    if any(value < 0 for value in manifest.std):
         yield f"std is {manifest.std}, below 0"
 
 
 def _counts_fit(split: Split, manifest: DatasetManifest) -> bool:
-    if len(split.per_class) != len(manifest.classes):
-        return False
-    if manifest.task == "multiclass" and sum(split.per_class) != split.count:
-        return False
-    return all(0 <= count <= split.count for count in split.per_class)
+    return (
+        len(split.per_class) == len(manifest.classes)
+        and (manifest.task != "multiclass" or sum(split.per_class) == split.count)
+        and all(0 <= count <= split.count for count in split.per_class)
+    )
 
 
 def _no_manifest(which: str, reason: str) -> DatasetError:

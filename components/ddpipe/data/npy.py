@@ -85,7 +85,7 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
 def _fitting(shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> int:
     """How many values there are, if as many bytes are there."""
     count = math.prod(shape)
-    if min(shape, default=0) < 0 or count * dtype.itemsize > size:
+    if any(length < 0 for length in shape) or count * dtype.itemsize > size:
         raise ValueError(f"it has {max(0, size)} bytes for {dtype} {shape}")
     return count
 
@@ -97,9 +97,8 @@ def mapped(path: Path) -> mmap.mmap:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     try:
         with path.open("rb") as file:
-            if sys.version_info >= (3, 13):
-                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ, trackfd=False)
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            untracked = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ, **untracked)
     except (OSError, ValueError) as error:
         many = isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}
         raise DatasetError(

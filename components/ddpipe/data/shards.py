@@ -244,4 +244,4 @@ def reduced_image(image: Images, shape: Shape) -> Images:
 
     picture = Image.fromarray(image[..., 0] if channels == 1 else np.ascontiguousarray(image))
     small = picture.resize((width, height), Image.Resampling.BICUBIC)
-    return np.asarray(small, np.uint8).reshape(shape)
+    return np.asarray(small).reshape(shape)

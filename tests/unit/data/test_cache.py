@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from ddpipe.data.cache import default_cache, room
+from ddpipe.data.cache import default_cache, locked, room
 
 LIMIT = "DDPIPE_CACHE_GB"
 
@@ -87,3 +88,11 @@ def test_a_gigabyte_has_ten_to_the_ninth_bytes(tmp_path: Path, monkeypatch: pyte
     _disk(monkeypatch, total=10**12, free=10**12)
     monkeypatch.setenv(LIMIT, "2.5")
     assert room(tmp_path) == 2_500_000_000
+
+
+def test_nobody_else_has_a_lock_before_it_is_given_back(tmp_path: Path) -> None:
+    path = tmp_path / "not" / "yet" / "one.lock"
+    with locked(path), path.open("w") as other, pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with path.open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -71,6 +71,16 @@ def test_groups_come_back_as_numbers_and_no_names(tmp_path: Path) -> None:
     assert "groups" not in _manifest(a_split(4)).to_json()
 
 
+@pytest.mark.parametrize("labels", [[[0, 2], [1, 1]], [[0, 1], [1, -1]]], ids=str)
+def test_a_sample_has_each_of_several_labels_or_not(labels: ArrayLike, tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    right = a_split(2, labels=[[0, 1], [1, 1]], store=store)
+    wrong = replace(right, labels=_stored(np.asarray(labels), tmp_path))
+    assert len(open_index(_manifest(right, task="multilabel"), "train", store, tmp_path).labels) == 2
+    with pytest.raises(DatasetError, match="2 samples of 2 classes"):
+        open_index(_manifest(wrong, task="multilabel"), "train", store, tmp_path)
+
+
 @pytest.mark.parametrize("groups", [[0, 1], [0.0] * 5, [-1, 0, 0, 0, 0], [[0]] * 5], ids=str)
 def test_groups_of_other_types_are_refused(tmp_path: Path, groups: ArrayLike) -> None:
     store = open_store(str(tmp_path))
@@ -102,10 +112,28 @@ def test_labels_that_the_manifest_does_not_count_so_are_refused(labels: ArrayLik
         open_index(_manifest(wrong), "train", store, tmp_path)
 
 
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array([0, 1, 0, 1, 0], np.uint8),
+        np.array([0, 1, 0, 1, 0], np.int32),
+        np.array([[1, 0], [1, 0], [1, 1], [0, 1], [0, 0]]),
+    ],
+    ids=["bytes", "narrow", "several"],
+)
+def test_labels_of_another_type_are_refused_although_their_counts_are_right(
+    labels: NDArray[Any], tmp_path: Path
+) -> None:
+    store = open_store(str(tmp_path))
+    wrong = replace(a_split(5, store=store), labels=_stored(labels, tmp_path))
+    with pytest.raises(DatasetError, match="5 samples of 2 classes"):
+        open_index(_manifest(wrong), "train", store, tmp_path)
+
+
 def test_columns_of_other_types_are_refused_and_pickles_not_loaded(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     right = a_split(5, store=store)
-    for column in (np.arange(5.0), np.arange(5)):
+    for column in (np.arange(5.0), np.arange(5), np.array([b"a"] * 4), np.array([[b"a"]] * 5)):
         with pytest.raises(DatasetError, match="5 samples of 2 classes"):
             open_index(
                 _manifest(replace(right, sample_ids=_stored(column, tmp_path))), "train", store, tmp_path

@@ -8,7 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from ddpipe.data.npy import array_in, array_of
+from ddpipe.data.npy import array_in, array_of, to_bytes
 
 
 def headed(header: str, content: bytes = b"") -> bytes:
@@ -64,3 +64,37 @@ def test_archive_cannot_claim_more_than_deflate_can_hold() -> None:
     archive.getinfo("a.npy").file_size = 8 * 10**13
     with pytest.raises(ValueError, match="more than the archive can hold"):
         array_of(archive, "a")
+
+
+@pytest.mark.parametrize(
+    ("more", "is_dense"), [(0, False), (1, True)], ids=["1,100 times as much", "one byte more"]
+)
+def test_archive_may_become_so_much_larger_and_no_more(more: int, *, is_dense: bool) -> None:
+    """It is refused either way, as it holds less; but only the second without a look at it."""
+    archive = archived(a=headed(WRONG["many signs"]))
+    item = archive.getinfo("a.npy")
+    item.file_size = 1100 * item.compress_size + more
+    with pytest.raises(ValueError, match=r".+") as caught:
+        array_of(archive, "a")
+    assert ("more than the archive can hold" in str(caught.value)) == is_dense
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (0, 3), (2, 0, 3), (1,), (2, 3)], ids=str)
+def test_array_of_any_shape_comes_back(shape: tuple[int, ...]) -> None:
+    array = np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
+    file = io.BytesIO()
+    np.save(file, array)
+    for found in (array_in(file.getvalue()), array_of(archived(a=file.getvalue()), "a")):
+        assert (found.dtype, found.shape, found.tolist()) == (array.dtype, shape, array.tolist())
+
+
+@pytest.mark.parametrize("missing", [1, 4])
+def test_array_that_is_cut_short_is_refused_with_the_bytes_that_are_there(missing: int) -> None:
+    content = to_bytes(np.arange(6, dtype=np.float32))
+    with pytest.raises(ValueError, match=rf"it has {24 - missing} bytes for float32 \(6,\)"):
+        array_in(content[:-missing])
+
+
+def test_objects_are_not_written() -> None:
+    with pytest.raises(ValueError, match="Object arrays"):
+        to_bytes(np.array([print], dtype=object))

@@ -9,7 +9,16 @@ import pytest
 from samples import a_manifest, a_split
 
 from ddpipe.data.columns import text
-from ddpipe.data.index import counted, from_bytes, hashed, held_out_seen, trained_on
+from ddpipe.data.index import (
+    TRAINED_ON,
+    are_in,
+    counted,
+    from_bytes,
+    hashed,
+    held_out_seen,
+    samples_seen,
+    trained_on,
+)
 from ddpipe.data.manifest import DatasetManifest
 from ddpipe.data.npy import to_bytes
 from ddpipe.errors import CorruptObject
@@ -51,6 +60,21 @@ def test_what_came_before_a_warm_start_counts(store: Store) -> None:
     seen = trained_on(second, store, trained_on(first, store))
     assert len(seen) == 2
     assert held_out_seen(third, store, seen) == {"test": 1}
+
+
+def test_of_any_ids_it_is_said_which_were_seen() -> None:
+    assert are_in(text(["b", "x", "a", "b"]), hashed(text(["a", "b", "c"]))).tolist() == [1, 0, 1, 1]
+
+
+def test_what_a_model_was_trained_on_lies_beside_it(store: Store) -> None:
+    assert samples_seen(store.uri) is None
+    store.write(TRAINED_ON, to_bytes(hashed(text(["a", "b"]))))
+    found = samples_seen(store.uri)
+    assert found is not None
+    assert found.tolist() == hashed(text(["a", "b"])).tolist()
+    store.write(TRAINED_ON, b"noise")
+    with pytest.raises(CorruptObject, match=f"{store.uri}/trained_on.npy"):
+        samples_seen(store.uri)
 
 
 def test_hashes_survive_a_file_and_do_not_depend_on_width() -> None:
