@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,12 @@ from s3_server import BUCKET, Proxy
 from samples import a_manifest, a_split, published, some_images, written
 
 from ddpipe.data import reader as reading
-from ddpipe.data.manifest import load_manifest, store_of
-from ddpipe.data.reader import open_split
-from ddpipe.data.shards import encode_jpegs, shard_key
+from ddpipe.data.manifest import ShardRef, load_manifest, store_of
+from ddpipe.data.reader import PartShard, open_split
+from ddpipe.data.shards import SIZES, encode_jpegs, shard_key
 from ddpipe.errors import DatasetError, ParameterError
 from ddpipe.storage import open_store
+from ddpipe.storage.files import FileStore
 
 TRAIN = some_images(7)
 OTHERS = {"validation": [some_images(2, seed=1)], "test": [some_images(2, seed=2)]}
@@ -61,6 +63,38 @@ def test_the_sizes_of_many_images_take_more_than_one_block(
     monkeypatch.setenv(LIMIT, "0")
     parts = open_split(uri, "train", tmp_path / "small")
     np.testing.assert_array_equal(parts.images([0, 150, 199]), copied.images([0, 150, 199]))
+
+
+def test_the_head_that_is_read_fits_the_sizes_of_the_largest_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two blocks, and nine bytes for each image."""
+    count, size = 200, 99_999_999
+    header = {SIZES: " ".join([str(size)] * count)}
+    store, shard = open_store(str(tmp_path)), ShardRef("0" * 64, count * (size + 2000), count, "jpeg")
+    store.write(shard_key(shard), tarfile.TarInfo.create_pax_global_header(header) + bytes(10_000))
+    read, original = [], type(store).read_range
+
+    def read_range(self: FileStore, key: str, start: int, length: int) -> bytes:
+        read.append((key, start, length))
+        return original(self, key, start, length)
+
+    monkeypatch.setattr(type(store), "read_range", read_range)
+    assert len(PartShard(store, shard, (16, 16, 3))) == count
+    assert read == [(shard_key(shard), 0, 2 * 512 + 9 * count)]
+
+
+@pytest.mark.parametrize("header", [-1, 0, 1])
+def test_a_raw_shard_without_a_header_is_refused(header: int, tmp_path: Path) -> None:
+    """Its pixels fill the file, or more than that."""
+    shard, store = ShardRef("0" * 64, 3 * 24 + header, 3), open_store(str(tmp_path))
+    if header > 0:
+        store.write(shard_key(shard), bytes(header) + TRAIN[:3].tobytes())
+        images = list(PartShard(store, shard, (4, 6, 1)).each(np.array([2, 0])))
+        np.testing.assert_array_equal(images, TRAIN[[2, 0]])
+    else:
+        with pytest.raises(DatasetError, match=f"{shard_key(shard)}.*too few for 3 images of 24"):
+            PartShard(store, shard, (4, 6, 1))
 
 
 def _fetches(proxy: Proxy) -> list[str]:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event, get_ident
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,9 +21,10 @@ from s3_server import BUCKET, Proxy
 from samples import published, some_images
 from stored import encode
 
-from ddpipe.data import fetching
+from ddpipe.data import fetching, reader
+from ddpipe.data.cache import default_cache
 from ddpipe.data.manifest import SPLITS, load_manifest, store_of
-from ddpipe.data.reader import open_split, prefetched
+from ddpipe.data.reader import open_shards, open_split, prefetched
 from ddpipe.data.shards import Images, reduced_image, shard_key
 from ddpipe.errors import CorruptObject, DatasetError, NoSuchObject, NotWritable, ParameterError
 from ddpipe.storage import open_store
@@ -35,7 +41,24 @@ def test_samples_are_read_in_the_order_asked_for(store_uri: str) -> None:
     reader = open_split(_dataset(store_uri), "train")
     assert len(reader) == 7
     for indices in ([0, 1, 2, 3, 4, 5, 6], [6, 0, 3, 3, 2], [4], [], np.array([5, 2], dtype=np.uint64)):
-        np.testing.assert_array_equal(reader.images(indices), TRAIN[np.array(indices, dtype=int)])
+        images = reader.images(indices)
+        np.testing.assert_array_equal(images, TRAIN[np.array(indices, dtype=int)])
+        assert images.dtype == np.uint8
+
+
+def test_only_the_cache_that_is_given_is_written_to(store_uri: str, tmp_path: Path) -> None:
+    open_split(_dataset(store_uri), "train", tmp_path / "mine")
+    assert len(list((tmp_path / "mine" / "proofs").glob("*.json"))) == 3 + 2
+    assert not list(default_cache().iterdir())
+
+
+@pytest.mark.parametrize("host", ["a", "b", "c"])
+def test_a_split_of_no_shards_is_opened_on_every_machine(
+    host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where to begin is computed from its name."""
+    monkeypatch.setattr(socket, "gethostname", lambda: host)
+    assert open_shards([], (4, 6, 1), open_store(str(tmp_path))) == []
 
 
 def test_images_are_reduced_to_a_shape_that_is_asked_for(tmp_path: Path) -> None:
@@ -204,6 +227,7 @@ def test_a_damaged_proof_proves_nothing(left: str, tmp_path: Path) -> None:
     uri = _dataset(str(tmp_path / "store"), [TRAIN])
     open_split(uri, "train", tmp_path)
     whole = {proof: proof.read_text() for proof in (tmp_path / "proofs").glob("*.json")}
+    assert len(whole) == 3
     for proof in whole:
         proof.write_text(left)
     open_split(uri, "train", tmp_path)
@@ -227,6 +251,10 @@ def test_a_store_on_disk_is_read_without_a_writable_cache(tmp_path: Path) -> Non
     uri = _dataset(str(tmp_path / "store"))
     (tmp_path / "file").touch()
     assert len(open_split(uri, "train", tmp_path / "file" / "cache")) == 7
+    for shard in (tmp_path / "store" / "shards").iterdir():
+        _flip(shard)
+    with pytest.raises(DatasetError, match="hash"):
+        open_split(uri, "train", tmp_path / "file" / "cache")
 
 
 @pytest.mark.usefixtures("s3")
@@ -237,16 +265,35 @@ def test_a_cache_that_cannot_take_a_copy_is_named(tmp_path: Path) -> None:
         open_split(uri, "train", tmp_path / "file" / "cache")
 
 
-@pytest.mark.parametrize(("age", "waits"), [(0.001, [fetching.TICK]), (1.0, []), (-1.0, [])])
+def test_a_proof_has_the_hash_and_what_shows_a_later_write(tmp_path: Path) -> None:
+    """In every version of ddpipe the same, or all shards of a machine would be read again."""
+    store, (shard, data) = open_store(str(tmp_path)), encode(TRAIN)
+    store.write(shard_key(shard), data)
+    path = fetching.fetched(store, shard, tmp_path / "cache")
+    name = hashlib.sha256(str(path.absolute()).encode()).hexdigest()
+    facts = path.stat()
+    assert json.loads((tmp_path / "cache" / "proofs" / f"{name}.json").read_text()) == {
+        "sha256": shard.sha256,
+        "bytes": len(data),
+        "modified": facts.st_mtime_ns,
+        "inode": facts.st_ino,
+    }
+
+
+@pytest.mark.parametrize(
+    ("age", "waits"), [(0.0, [0.25]), (0.125, [0.25]), (0.25, []), (1.0, []), (-0.125, [])]
+)
 def test_a_file_is_proved_when_a_later_write_would_show(
     age: float, waits: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, (shard, data) = open_store(str(tmp_path)), encode(TRAIN)
     store.write(shard_key(shard), data)
-    written = (tmp_path / shard_key(shard)).stat().st_mtime
+    os.utime(tmp_path / shard_key(shard), (1000, 1000))
     slept: list[float] = []
-    clock = SimpleNamespace(time=lambda: written + age, sleep=slept.append)
+    clock = SimpleNamespace(time=lambda: 1000 + age, sleep=slept.append)
     monkeypatch.setattr(fetching, "time", clock)
+    assert 0.01 <= fetching.TICK <= 0.1, "file systems count in hundredths of a second, and nobody waits long"
+    monkeypatch.setattr(fetching, "TICK", 0.25)
     fetching.fetched(store, shard, tmp_path / "cache")
     assert slept == waits
 
@@ -269,3 +316,43 @@ def test_results_come_in_order_and_so_many_items_are_taken_ahead(
     assert (next(results), len(taken)) == (0, taken_at_first)
     assert (next(results), len(taken)) == (1, taken_at_first + 1)
     assert list(results) == [item**2 for item in range(2, 20)]
+
+
+def test_results_are_computed_by_so_many_threads() -> None:
+    """One of them does all, also while more is waiting."""
+    begun, threads = Event(), set[int]()
+
+    def items() -> Iterator[int]:
+        yield from range(4)
+        begun.set()
+
+    def function(_item: int) -> None:
+        begun.wait()
+        threads.add(get_ident())
+
+    assert list(prefetched(function, items(), threads=1, ahead=9)) == [None] * 4
+    assert len(threads) == 1
+
+
+def test_what_nobody_asks_for_any_more_is_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has begun is waited for, what waits is given up."""
+    closed, done = Event(), list[int]()
+
+    class Pool(ThreadPoolExecutor):
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
+            closed.set()
+            super().shutdown(wait=wait)
+
+    def function(item: int) -> int:
+        if item:
+            closed.wait()
+        done.append(item)
+        return item
+
+    monkeypatch.setattr(reader, "ThreadPoolExecutor", Pool)
+    results = prefetched(function, range(20), threads=1, ahead=5)
+    assert next(results) == 0
+    results.close()  # type: ignore[attr-defined]
+    assert closed.is_set()
+    assert len(done) <= 2

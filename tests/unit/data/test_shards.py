@@ -14,13 +14,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import simplejpeg
+from numpy.typing import NDArray
 from PIL import Image
 from samples import some_images
 from stored import encode
 
 from ddpipe.data import shards
 from ddpipe.data.shards import (
+    Images,
     JpegShard,
+    cropped,
     encode_jpegs,
     open_shard,
     reduced,
@@ -67,8 +70,10 @@ def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"\x93NUMPY", os.urandom(300)])
 def test_a_file_that_is_no_array_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "s.npy").write_bytes(content)
-    with pytest.raises(DatasetError, match="damaged"):
+    with pytest.raises(DatasetError, match="damaged") as caught:
         open_shard(tmp_path / "s.npy", encode(some_images(5))[0], SHAPE)
+    assert caught.value.which == str(tmp_path / "s.npy")
+    assert caught.value.seen != "None"
 
 
 def test_pickled_objects_are_not_loaded(tmp_path: Path) -> None:
@@ -80,7 +85,7 @@ def test_pickled_objects_are_not_loaded(tmp_path: Path) -> None:
 def test_other_images_than_promised_are_refused(tmp_path: Path) -> None:
     shard, data = encode(some_images(5))
     (tmp_path / "s.npy").write_bytes(data)
-    with pytest.raises(DatasetError, match="the manifest says"):
+    with pytest.raises(DatasetError, match=r"s\.npy.*the manifest says"):
         open_shard(tmp_path / "s.npy", replace(shard, count=6), SHAPE)
     np.save(tmp_path / "f.npy", some_images(5).astype(np.float32))
     with pytest.raises(DatasetError, match="float32"):
@@ -157,7 +162,32 @@ def test_images_are_reduced_as_by_prepare_kept_or_not(
         assert {image.dtype for image in found} == {np.dtype(np.uint8)}
 
 
-@pytest.mark.parametrize("resolution", [0, 8, 20])
+class Black:
+    """A shard of large black images that counts how many were read."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.read = count, 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def each(self, indices: NDArray[np.int64]) -> list[Images]:
+        self.read += len(indices)
+        return [np.zeros((2048, 2048, 1), np.uint8) for _ in indices]
+
+
+@pytest.mark.parametrize(("counts", "read"), [([100, 156], 1), ([100, 157], 2)], ids=repr)
+def test_a_quarter_of_a_gigabyte_of_reduced_images_is_kept_and_no_more(counts: list[int], read: int) -> None:
+    """Of kept images each is read once, however often it is asked for."""
+    whole = [Black(count) for count in counts]
+    first, second = reduced(whole, (1024, 1024, 1))
+    for _ in range(2):
+        assert [image.shape for image in second.each(np.array([99]))] == [(1024, 1024, 1)]
+    assert [shard.read for shard in whole] == [0, read]
+    assert [len(first), len(second)] == counts
+
+
+@pytest.mark.parametrize("resolution", [0, 8, 12, 20])
 def test_images_are_never_enlarged(resolution: int) -> None:
     assert working_shape((8, 12, 3), resolution) == (8, 12, 3)
 
@@ -185,9 +215,12 @@ def test_a_cut_off_jpeg_shard_is_refused_at_once(tmp_path: Path) -> None:
         open_shard(tmp_path / "s.tar", shard, (7, 7, 3))
 
 
-def test_an_image_that_is_damaged_inside_a_shard_is_named(tmp_path: Path) -> None:
-    shard, data = encode_jpegs([*_jpegs(2), b"no jpeg"])
+@pytest.mark.parametrize("content", [b"no jpeg", b""], ids=repr)
+def test_an_image_that_is_damaged_inside_a_shard_is_named(content: bytes, tmp_path: Path) -> None:
+    """The others are read."""
+    shard, data = encode_jpegs([*_jpegs(2), content])
     (tmp_path / "s.tar").write_bytes(data)
+    assert len(list(open_shard(tmp_path / "s.tar", shard, (7, 7, 3)).each(np.array([0, 1])))) == 2
     with pytest.raises(DatasetError, match=r"s\.tar.*image 2: "):
         list(open_shard(tmp_path / "s.tar", shard, (7, 7, 3)).each(np.array([2])))
 
@@ -258,3 +291,25 @@ def test_an_image_smaller_than_the_manifest_says_is_named(
     shard = open_shard(tmp_path / "shard.tar", ref, shape)
     with pytest.raises(DatasetError, match="image 0: it has 48x32 pixels"):
         list(shard.each(np.array([0])))
+
+
+@pytest.mark.parametrize(("height", "is_read"), [(2**14, True), (2**14 + 1, False)])
+def test_an_image_of_a_shard_has_at_most_268_million_pixels(
+    height: int, is_read: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only its header is looked at before: such an image takes a gigabyte."""
+    jpeg = simplejpeg.encode_jpeg(np.zeros((8, 8, 3), np.uint8))
+    place = jpeg.index(b"\xff\xc0") + 5
+    claimed = jpeg[:place] + height.to_bytes(2, "big") + (2**14).to_bytes(2, "big") + jpeg[place + 4 :]
+    pixels = np.broadcast_to(np.uint8(7), (height, 2**14, 3))
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", lambda *_given: pixels)
+    if is_read:
+        assert cropped(claimed, (8, 8, 3)).tolist() == np.full((8, 8, 3), 7).tolist()
+    else:
+        with pytest.raises(ValueError, match="it has 16384x16385 pixels, the manifest says 8x8"):
+            cropped(claimed, (8, 8, 3))
+
+
+def test_a_shard_may_grow_to_64_mebibytes() -> None:
+    """With another size the same images would be another version."""
+    assert shards.SHARD_BYTES == 67_108_864
