@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ddpipe.data.npy import array_in, array_of, to_bytes
+from ddpipe.data.npy import array_in, array_of, mapped, to_bytes
+from ddpipe.errors import DatasetError
 
 
 def headed(header: str, content: bytes = b"") -> bytes:
@@ -98,3 +100,14 @@ def test_array_that_is_cut_short_is_refused_with_the_bytes_that_are_there(missin
 def test_objects_are_not_written() -> None:
     with pytest.raises(ValueError, match="Object arrays"):
         to_bytes(np.array([print], dtype=object))
+
+
+def test_a_file_that_cannot_be_mapped_is_named_with_the_reason(tmp_path: Path) -> None:
+    """The limit of open files is named only if that is the reason."""
+    for path, reason in ((tmp_path / "missing", "No such file"), (tmp_path / "empty", "empty file")):
+        (tmp_path / "empty").touch()
+        with pytest.raises(DatasetError, match=reason) as caught:
+            mapped(path)
+        assert caught.value.which == str(path)
+        assert "limit" not in caught.value.seen
+        assert "--verify" in caught.value.do
