@@ -112,11 +112,11 @@ def with_progress(cluster: Cluster, namespace: str, jobs: Sequence[FoundJob], mo
     active = [job for job in jobs if job.kind in kinds and job.state not in _OVER]
     newest = sorted(active, key=lambda job: job.created)[-most:]
 
-    def read(job: FoundJob) -> Reported | None:
-        return progress_of(cluster, namespace, kinds[job.kind], job.name)
+    def read(job: FoundJob) -> tuple[str, Reported | None]:
+        return job.uid, progress_of(cluster, namespace, kinds[job.kind], job.name)
 
     with ThreadPoolExecutor(_AT_ONCE) as readers:
-        found = {job.uid: reported for job, reported in zip(newest, readers.map(read, newest), strict=True)}
+        found = dict(readers.map(read, newest))
     return [replace(job, progress=found.get(job.uid)) for job in jobs]
 
 

@@ -14,7 +14,7 @@ from ddpipe.kube.api import Refused, Unanswered
 from ddpipe.kube.resources import JOBS, WORKFLOWS
 from ddpipe.kube.resources import PODS as POD_KIND
 from ddpipe.launching import ownership
-from ddpipe.launching.ownership import own_pod_path, owner_references, run_of, runs_over
+from ddpipe.launching.ownership import failed_steps, own_pod_path, owner_references, run_of, runs_over
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +58,16 @@ def test_an_owner_elsewhere_or_out_of_sight_is_none(monkeypatch: pytest.MonkeyPa
     ]
     assert owner_references(server, "te") == owner_references(server, "other") == []
     server.fail(lambda _: True, Refused(403, "Forbidden", "no"))
+    assert owner_references(server, "team") == []
+
+
+@pytest.mark.parametrize("kind", ["ReplicaSet", "StatefulSet", "DaemonSet"])
+def test_a_controller_that_outlives_the_run_owns_no_job(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POD_NAME", "step")
+    monkeypatch.setenv("POD_NAMESPACE", "team")
+    owner = {"apiVersion": "apps/v1", "kind": kind, "name": "n", "uid": "n", "controller": True}
+    server = FakeApiServer()
+    server.know(PODS, {"metadata": {"name": "step", "uid": "u", "ownerReferences": [owner]}})
     assert owner_references(server, "team") == []
 
 
@@ -147,6 +157,14 @@ def test_many_workflows_are_looked_up_in_a_few_requests() -> None:
     assert len(server.asked) == 1, "one page of those that run"
 
 
+@pytest.mark.parametrize(("count", "requests"), [(3, 3), (4, 1)])
+def test_a_few_workflows_are_read_one_by_one(count: int, requests: int) -> None:
+    """A list of those that run may be long."""
+    server, runs = a_server_with_workflows(count)
+    assert None not in runs_over(server, "team", runs, most=3).values()
+    assert len(server.asked) == requests
+
+
 def test_a_run_of_many_jobs_is_read_once() -> None:
     server, runs = a_server_with_workflows(2)
     assert runs_over(server, "team", runs * 100) == {"run-0-uid": False, "run-1-uid": True}
@@ -167,3 +185,61 @@ def test_a_run_that_may_not_be_read_is_not_judged() -> None:
     server, runs = a_server_with_workflows(1)
     server.fail(lambda _: True, Refused(403, "Forbidden", "no"))
     assert is_over(server, runs[0]) is None
+
+
+def a_step(name: str, node: str = "", second: int = 0, workflow: str = "w", **status: Any) -> dict[str, Any]:
+    """A pod of a workflow, failed."""
+    metadata = {
+        "name": name,
+        "creationTimestamp": f"2026-01-01T00:00:{second:02}Z",
+        "labels": {"workflows.argoproj.io/workflow": workflow},
+        "annotations": {"workflows.argoproj.io/node-name": node} if node else None,
+    }
+    return {"metadata": metadata, "status": {"phase": "Failed", **status}}
+
+
+def test_a_step_has_failed_for_what_its_last_pod_says_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a container says most, then what Kubernetes says of the pod, then an exit code."""
+    monkeypatch.setenv("POD_NAME", "own")
+    monkeypatch.setenv("POD_NAMESPACE", "team")
+    ends = [
+        {"state": {"running": {}}},
+        {"state": {"terminated": {"exitCode": 0, "message": "fine"}}},
+        {"state": {"terminated": {"exitCode": 3}}},
+        {"state": {"terminated": {"exitCode": 1, "reason": "Error", "message": "no data"}}},
+    ]
+    server = FakeApiServer()
+    server.know(
+        PODS,
+        a_step("own", "w.clean-up", phase="Running"),
+        a_step("of-another", "v.train", workflow="v"),
+        a_step("said", "w.a", message="lost", containerStatuses=ends),
+        a_step("seen", "w.b", message="lost", reason="NodeLost", containerStatuses=ends[:3]),
+        a_step("unnamed", reason="Evicted", containerStatuses=None),
+        a_step("code", "w.c", containerStatuses=ends[:3]),
+        a_step("silent", "w.d.executor"),
+        a_step("late", "w.e(1)", 2, reason="second"),
+        a_step("early", "w.e(0)", 1, reason="first"),
+        a_step("same", "w.f(0)", reason="first"),
+        a_step("same-again", "w.f(1)", reason="second"),
+        a_step("earlier", "w.g(0)", 1, reason="first"),
+        a_step("later", "w.g(1)", 2, phase="Succeeded"),
+    )
+    assert failed_steps(server) == [
+        "a: no data",
+        "b: lost",
+        "unnamed: Evicted",
+        "c: exit code 3 ()",
+        "d: failed",
+        "e: second",
+        "f: second",
+    ]
+
+
+def test_outside_of_a_workflow_no_step_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = FakeApiServer()
+    server.know(PODS, {"metadata": {"name": "own"}}, a_step("another"))
+    assert failed_steps(server) is None
+    monkeypatch.setenv("POD_NAME", "own")
+    monkeypatch.setenv("POD_NAMESPACE", "team")
+    assert failed_steps(server) is None

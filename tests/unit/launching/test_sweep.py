@@ -20,7 +20,7 @@ from ddpipe.jobs.pytorchjob import RESOURCE
 from ddpipe.kube import resources
 from ddpipe.kube.api import ApiError, Refused, Unanswered
 from ddpipe.launching import ownership
-from ddpipe.launching.ownership import list_jobs, sweep
+from ddpipe.launching.ownership import list_jobs, sweep, with_progress
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +49,7 @@ def step(phase: str, uid: str = "step-uid") -> dict[str, Any]:
         ("Failed", ["Succeeded"], "always", False),
         ("Failed", ["Running"], "always", True),
         ("Failed", ["Succeeded"], "a policy of a newer ddpipe", False),
+        ("Failed", ["Succeeded"], "", True),
     ],
 )
 def test_jobs_of_runs_that_are_over_are_swept(
@@ -58,7 +59,10 @@ def test_jobs_of_runs_that_are_over_are_swept(
     swept: bool,
 ) -> None:
     job = a_job(keep=keep)
-    server = a_server(orphan(job, *conditions))
+    found = orphan(job, *conditions)
+    if not keep:
+        del found["metadata"]["annotations"]["ddpipe.dev/keep"]
+    server = a_server(found)
     server.put(PODS, step(phase))
     assert [found.name for found in sweep(server, "team").removed] == ([job.name] if swept else [])
     assert (JOBS + "/" + job.name in server._objects) is not swept
@@ -267,6 +271,43 @@ def test_a_list_of_jobs_shows_how_far_they_are(monkeypatch: pytest.MonkeyPatch) 
     server.logs.clear()
     found = json.loads(CliRunner().invoke(cli, ["jobs", "ls", "--json"], catch_exceptions=False).stdout)
     assert found["jobs"][0]["progress"] is None
+
+
+def test_the_progress_of_the_newest_jobs_that_may_still_run_is_read() -> None:
+    """Not that of jobs that have ended, and not that of searches, whose pods are others."""
+    server = a_server()
+    server.serve(experiment.RESOURCE)
+    for second, condition in ((2, "Running"), (3, "Running"), (1, "Running"), (4, "Succeeded")):
+        job = a_job(owner=Owner(pipeline="digits", run_id=f"run-{second}", step="train"))
+        found = an_object(job, condition)
+        found["metadata"] |= {"uid": f"uid-{second}", "creationTimestamp": f"2026-01-01T00:00:0{second}Z"}
+        server.put(JOBS, found)
+        pod = server.put(PODS, a_pod(job))
+        server.logs[f"{PODS}/{pod['metadata']['name']}/log"] = [[b"2026-01-01T00:00:00Z step=1 of=4"]]
+    search = an_object(a_job(), "Running") | {"kind": "Experiment"}
+    search["metadata"]["creationTimestamp"] = "2026-01-01T00:00:05Z"
+    server.put(experiment.RESOURCE.path("team"), search)
+    listed = with_progress(server, "team", list_jobs(server, "team"), most=2)
+    assert [(job.owner.run_id, job.created[-3:-1], bool(job.progress)) for job in listed] == [
+        ("run-2", "02", True),
+        ("run-3", "03", True),
+        ("run-1", "01", False),
+        ("run-4", "04", False),
+        ("run-1", "05", False),
+    ]
+
+
+def test_so_many_runs_are_looked_at_as_were_asked_for() -> None:
+    """Those that are not are left for the next sweep."""
+    server = a_server()
+    for number in range(4):
+        found = orphan(a_job(owner=Owner(pipeline="digits", run_id=f"run-{number}", step="train")))
+        found["metadata"] |= {"uid": f"uid-{number}"}
+        found["metadata"]["ownerReferences"][0]["uid"] = f"step-{number}"
+        server.put(JOBS, found)
+    known = [job.run_over for job in list_jobs(server, "team", most=3)]
+    assert sorted(known, key=str) == [None, True, True, True]
+    assert [len(sweep(server, "team", most=3).removed) for _ in range(3)] == [3, 1, 0]
 
 
 def test_the_end_of_a_run_looks_at_its_own_jobs_only() -> None:
