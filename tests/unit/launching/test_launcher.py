@@ -457,8 +457,10 @@ def test_an_operator_that_is_back_in_time_is_no_failure(monkeypatch: pytest.Monk
     words = 'failed calling webhook "validator.pytorchjob.training-operator.kubeflow.org": connection refused'
     silent = Refused(500, "", words)
     server.fail(lambda request: request.method == "POST" and request.path == JOBS, silent, times=2)
-    assert not launched(job, server).adopted
+    outcome, text = launched_and_printed(job, server)
+    assert not outcome.adopted
     assert pauses[:2] == [1, 1]
+    assert text.count("waiting: ") == 1
 
 
 def test_an_operator_that_falls_silent_after_the_check_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -554,6 +556,19 @@ def test_jobs_of_earlier_runs_are_removed_before_the_new_one() -> None:
     assert order == [path(earlier), JOBS]
 
 
+def test_a_launch_looks_at_twenty_earlier_runs() -> None:
+    """One request for each: what is left, the next launch removes."""
+    job = a_job()
+    server = operated(job)
+    for number in range(25):
+        left = an_object(a_job(owner=replace(job.owner, run_id=f"earlier-{number}")), "Running")
+        owner = {"kind": "Pod", "name": f"gone-{number}", "uid": f"gone-{number}"}
+        left["metadata"] |= {"uid": f"left-{number}", "ownerReferences": [owner]}
+        server.put(JOBS, left)
+    _, text = launched_and_printed(job, server)
+    assert text.count("is over") == 20
+
+
 def test_that_nothing_can_be_swept_is_no_reason_to_fail() -> None:
     job = a_job()
     server = operated(job)
@@ -571,6 +586,70 @@ def test_a_right_missing_at_once_is_listed_with_all_others() -> None:
     server.allowed = lambda asked: asked["verb"] not in {"get", "watch"}
     with pytest.raises(PreflightFailed, match=r'(?s)\["pytorchjobs"\], verbs: \[get, watch\].*"pods/log"'):
         launched(job, server)
+
+
+def test_a_new_job_is_annotated_with_what_an_adopting_launcher_has_to_know() -> None:
+    job, server = a_job(again=0), a_server()
+    said: list[str] = []
+    found, existed = adoption.adopt_or_create(Attempt(server, job, job, BACKEND, said.append))
+    own = {"ddpipe.dev/nodes": "2"}
+    assert found["metadata"]["annotations"] == BACKEND.manifest(job, None)["metadata"]["annotations"] | own
+    assert (existed, said) == (False, [f"created PyTorchJob team/{job.name}"])
+    listed = [request.query for request in server.asked if request.path == JOBS and request.query]
+    assert listed[0] == {"labelSelector": "app.kubernetes.io/managed-by=ddpipe,ddpipe.dev/run=run-1"}
+
+
+def test_of_several_jobs_of_a_step_the_last_is_adopted() -> None:
+    """The others have other names, as pods of theirs cannot be removed."""
+    server, said = a_server(), list[str]()
+    for again in (1, 3, 2):
+        server.put(JOBS, an_object(a_job(again=again), "Running"))
+    found, existed = adoption.adopt(Attempt(server, a_job(), a_job(), BACKEND, said.append))
+    assert (found["metadata"]["name"], existed) == (a_job(again=3).name, True)
+    assert said == [f"adopted PyTorchJob team/{a_job(again=3).name}, created 2026-01-01T00:00:00Z"]
+
+
+def test_old_pods_are_waited_for_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    job, server, said, pauses = a_job(), a_server(), list[str](), list[float]()
+    old = server.put(PODS, a_pod(job, metadata={"ownerReferences": [{"uid": "an earlier one"}]}))
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            server.drop(f"{PODS}/{old['metadata']['name']}")
+
+    monkeypatch.setattr(adoption.time, "sleep", pause)
+    attempt = Attempt(server, job, job, BACKEND, said.append)
+    assert adoption.with_free_names(attempt) == attempt
+    assert (said, len(pauses)) == (["waiting for the pods of an earlier attempt to end"], 3)
+
+
+def test_of_many_pods_that_do_not_end_five_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adoption, "_REMOVAL_SECONDS", -1)
+    job, server, said = a_job(), a_server(), list[str]()
+    for number in range(7):
+        owner = {"ownerReferences": [{"uid": "an earlier one"}]}
+        server.put(PODS, a_pod(job, f"worker-{number}", metadata=owner))
+    next_one = adoption.with_free_names(Attempt(server, job, job, BACKEND, said.append))
+    assert next_one.job == replace(job, again=1)
+    assert said[0].startswith("7 pods of an earlier attempt have not ended")
+    named = ", ".join(f"{job.name}-worker-{number}" for number in range(5))
+    assert said[0].endswith(f": {named}")
+
+
+def test_a_quota_is_waited_for_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    job, server, said, pauses = a_job(), a_server(), list[str](), list[float]()
+    full = {"hard": {"pods": "2"}, "used": {"pods": "2"}}
+    server.put(QUOTAS, {"metadata": {"name": "small"}, "spec": {}, "status": full})
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            server.drop(f"{QUOTAS}/small")
+
+    monkeypatch.setattr(adoption.time, "sleep", pause)
+    adoption._await_free_quota(Attempt(server, job, job, BACKEND, said.append))
+    assert (len(said), len(pauses)) == (1, 3)
 
 
 def test_a_new_job_belongs_to_the_run_of_the_pod_that_launches_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,6 +123,23 @@ def test_a_run_of_any_kind_shows_whether_it_is_over(kind: str, status: dict[str,
     assert is_over(server, a_run(kind, uid="another")) is True
 
 
+@pytest.mark.parametrize(
+    ("kind", "spec", "over"),
+    [
+        ("Workflow", {"shutdown": "Terminate"}, True),
+        ("Workflow", {"activeDeadlineSeconds": 0}, True),
+        ("Workflow", {"activeDeadlineSeconds": 1}, False),
+        ("Job", {"activeDeadlineSeconds": 0}, False),
+    ],
+)
+def test_a_workflow_that_is_to_end_is_over(kind: str, spec: dict[str, Any], over: bool) -> None:
+    """It still runs, as the step does that removes its jobs."""
+    server = FakeApiServer()
+    resource = {"Workflow": WORKFLOWS, "Job": JOBS}[kind]
+    server.know(resource.path("team"), {**run(phase="Running"), "spec": spec})
+    assert is_over(server, a_run(kind)) is over
+
+
 def test_an_owner_of_another_kind_is_no_run() -> None:
     owned = {"metadata": {"ownerReferences": [{"kind": "StatefulSet", "name": "run", "uid": "u"}]}}
     assert run_of(owned) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -131,6 +132,47 @@ def test_a_value_that_linux_does_not_pass_to_a_program_is_named() -> None:
     checked(a_server(), a_job(env={"BIG": "x" * 2**16}))
 
 
+def test_values_are_named_by_their_places() -> None:
+    """In bytes, with the end that Linux adds; what is no part of a command or its variables may be longer."""
+    most = 2**17 - 1
+    container = {
+        "name": "main",
+        "command": ["sh", "é" * 2**16, "x" * (most - 1)],
+        "env": [{"name": "BIG", "value": "x" * most}, {"name": "LESS", "value": "x" * (most - 1)}],
+    }
+    manifest = {"spec": {"containers": [container, {"image": "x" * 2 * most}], "nodes": 2}}
+    assert list(preflight._too_large(manifest)) == [
+        f"{place} has 128 KiB: Linux passes a program no more than 128 in one value"
+        for place in ("spec.containers.main.command.1", "spec.containers.main.env.BIG.value")
+    ]
+
+
+def test_an_object_of_one_and_a_half_mebibytes_is_stored_and_no_larger_one() -> None:
+    rest = {"b": [{"name": "c", "d": "x" * 2**18}, "x" * 2**17], "e": "x" * 2**10, "f": "x"}
+    most = 3 * 2**19 - len(json.dumps({"a": "", **rest}))
+    assert list(preflight._too_large({"a": "x" * most, **rest})) == []
+    (problem,) = preflight._too_large({"a": "x" * (most + 1), **rest})
+    assert problem == (
+        "the job's object has 1.5 MiB, more than the 1.5 that a cluster stores, most of it in a (1.12 MiB), "
+        "b.c.d (0.25 MiB), b.1 (0.12 MiB): put large values into the image or the object store"
+    )
+
+
+def test_a_dropped_field_is_one_that_had_a_value() -> None:
+    """What a webhook has changed, or made longer, is not dropped."""
+    sent = {
+        "a": 1,
+        "b": {},
+        "c": [{"x": 1, "y": 2}, {"x": 3}],
+        "d": {"e": 1},
+        "f": [1],
+        "g": [1],
+        "h": [{"i": 1}],
+    }
+    kept = {"a": 2, "c": [{"x": 1}, {}], "d": 3, "g": 3, "h": [{}, {}]}
+    assert list(preflight._dropped(sent, kept, "spec")) == ["spec.c.0.y", "spec.c.1.x", "spec.f"]
+
+
 @pytest.mark.parametrize(
     "refusal",
     [
@@ -159,6 +201,10 @@ def test_a_busy_server_is_asked_again_for_a_dry_run() -> None:
         ({"s3_secret": "s3"}, "Secret s3"),
         ({"service_account": "me"}, "ServiceAccount me"),
         ({"queue": "gpus"}, "LocalQueue gpus"),
+        (
+            {"pull_secrets": ["registry"], "volumes": ["secret:registry:/r"], "s3_secret": "none"},
+            "Secret registry",
+        ),
     ],
 )
 def test_objects_that_a_job_names_must_exist(options: dict[str, Any], problem: str) -> None:
@@ -185,6 +231,21 @@ def test_a_snapshot_that_cannot_be_used_is_a_problem(
 
 def test_a_snapshot_that_is_ready_is_fine() -> None:
     assert checked(*with_snapshots([{"readyToUse": True, "restoreSize": "20Gi"}])) == []
+
+
+def test_a_snapshot_that_may_not_be_read_or_whose_size_is_not_known_is_fine() -> None:
+    assert checked(*with_snapshots([{"readyToUse": True}])) == []
+    server, job = with_snapshots([{"error": {"message": "disk gone"}}])
+    server.fail(lambda request: request.path == f"{SNAPSHOTS.path('team')}/friday", FORBIDDEN)
+    assert checked(server, job) == []
+
+
+@pytest.mark.parametrize("state", [{}, {"status": {"error": {}}}])
+def test_a_snapshot_without_a_state_is_still_being_taken(state: dict[str, Any]) -> None:
+    server, job = with_snapshots([])
+    server.put(SNAPSHOTS.path("team"), {"metadata": {"name": "friday"}, **state})
+    with pytest.raises(PreflightFailed, match="is not ready to use: it is still being taken"):
+        checked(server, job)
 
 
 def with_snapshots(snapshots: list[dict[str, Any]] | None) -> tuple[FakeApiServer, TrainingJob]:
@@ -239,6 +300,19 @@ def test_pods_that_have_ended_take_no_capacity() -> None:
     ]
     server.know("/api/v1/pods", *ended)
     assert checked(server, a_job()) == []
+
+
+def test_a_quota_of_jobs_has_room_for_one_more() -> None:
+    server, name = a_server(), "count/pytorchjobs.kubeflow.org"
+    quota = {"metadata": {"name": "jobs"}, "spec": {}}
+    server.put(QUOTAS, {**quota, "status": {"hard": {name: "2"}, "used": {name: "1"}}})
+    assert checked(server, a_job()) == []
+    server.put(QUOTAS, {**quota, "status": {"hard": {name: "2"}, "used": {name: "2"}}})
+    (problem,) = preflight.beyond_quota(server, a_job(), BACKEND)
+    assert problem == (
+        f"quota jobs of namespace team leaves 0 of {name} (2 of 2 in use), the job needs 1: "
+        "request less, wait, or raise it"
+    )
 
 
 def test_a_priority_class_must_exist() -> None:
@@ -366,6 +440,32 @@ def test_pods_are_tried_before_a_job_is_created(message: str, *, is_problem: boo
     server.fail(lambda request: request.method == "POST" and request.path == PODS, Refused(403, "", message))
     problems = list(preflight._dry_run_of_pod(server, job, BACKEND))
     assert problems == [f"the cluster rejects the job's pods: {message}"] * is_problem
+
+
+@pytest.mark.parametrize("status", [404, 409])
+def test_a_pod_that_exists_or_has_no_namespace_is_no_problem_of_its_fields(status: int) -> None:
+    server = a_server()
+    server.fail(lambda request: request.method == "POST" and request.path == PODS, Refused(status, "", "no"))
+    assert list(preflight._dry_run_of_pod(server, a_job(), BACKEND)) == []
+
+
+def test_the_pods_template_is_tried_as_a_pod_then_as_a_job_s() -> None:
+    job, server, sent = a_job(), a_server(), list[tuple[Any, ...]]()
+
+    def refused(path: str, body: Any, query: Any = None) -> dict[str, Any]:
+        sent.append((path, body, query))
+        raise Refused(403, "Forbidden", 'User "me" cannot create resource')
+
+    server.create = refused  # type: ignore[method-assign]
+    assert list(preflight._dry_run_of_pod(server, job, BACKEND)) == []
+    pod, name = BACKEND.pod(job), {"name": f"{job.name}-0", "namespace": "team"}
+    as_pod = {"apiVersion": "v1", "kind": "Pod", **pod, "metadata": {**pod["metadata"], **name}}
+    template = {**pod, "spec": {**pod["spec"], "restartPolicy": "Never"}}
+    as_job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": name, "spec": {"template": template}}
+    assert sent == [
+        (PODS, as_pod, {"dryRun": "All"}),
+        ("/apis/batch/v1/namespaces/team/jobs", as_job, {"dryRun": "All"}),
+    ]
 
 
 @pytest.mark.parametrize(("status", "is_problem"), [(422, True), (403, False)])
