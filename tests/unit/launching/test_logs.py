@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from threading import Event
+from collections.abc import Callable, Iterator
+from functools import partial
+from threading import Event, current_thread, main_thread
 from typing import Any
 
 import pytest
 from fake_api import FakeApiServer
 from launch_samples import PODS, a_job, a_pod, ended
 
+from ddpipe.jobs.pytorchjob import BACKEND
 from ddpipe.jobs.replicas import replica_of
 from ddpipe.jobs.status import Replica
 from ddpipe.kube.api import Refused, Unanswered
 from ddpipe.launching import logs as module
-from ddpipe.launching.loglines import instant
+from ddpipe.launching.loglines import Mark, instant
 from ddpipe.launching.logs import MOST_FAILED, MOST_FOLLOWED, Logs
 
 JOB = a_job()
@@ -414,7 +416,202 @@ def test_the_log_of_an_init_container_that_failed_is_read() -> None:
     assert server.asked[-1].query["container"] == "fetch"
 
 
-@pytest.mark.parametrize(("seconds_later", "is_silent"), [(59, False), (61, True)])
+def a_run(pod: dict[str, Any]) -> tuple[module.PodLog, list[tuple[dict[str, str], float]], list[bytes]]:
+    """The log of a pod, its requests that tests make, and what they are answered."""
+    asked: list[tuple[dict[str, str], float]] = []
+    answer: list[bytes] = []
+
+    def opened(_: Replica, query: Any, idle: float) -> Iterator[bytes]:
+        if current_thread() is not main_thread():
+            raise Refused(400, "BadRequest", "not what these tests look at")
+        asked.append((dict(query), idle))
+        return iter([text + b"\n" for text in answer])
+
+    return module.PodLog(seen(pod), opened, lambda *_: None), asked, answer
+
+
+def test_a_log_without_a_line_is_requested_again_after_ever_longer() -> None:
+    """It may be the next run's; once a line has come, it is not."""
+    pod, asked, answer = a_run(a_pod(JOB))
+    one = module._RunLog(pod, 0, [])
+    assert [list(one.read()) for _ in range(9)] == [[]] * 9
+    assert asked == [({"follow": "true"}, idle) for idle in (15, 30, 60, 120, 240, 480, 960, 1800, 1800)]
+    answer += [line("01.5", "a")]
+    one = module._RunLog(pod, 0, [])
+    assert [found.text for _ in range(2) for found in one.read()] == ["a"]
+    assert asked[9:] == [
+        ({"follow": "true"}, 15),
+        ({"follow": "true", "sinceTime": "2026-01-01T00:00:01Z"}, 1800),
+    ]
+    pod.see(None)
+
+
+def test_what_is_known_of_each_run_of_a_container() -> None:
+    """Of three runs the last runs, has ended, or has ended with its pod."""
+    restarted = {"restartCount": 2, "lastState": ended(1, at="2026-01-01T00:00:02Z")}
+    states = [
+        a_pod(JOB, container=restarted),
+        a_pod(JOB, state=ended(1, at="2026-01-01T00:00:07Z"), container=restarted),
+        a_pod(JOB, phase="Failed", state=ended(1, at="2026-01-01T00:00:07Z"), container=restarted),
+        a_pod(JOB, state={"waiting": {}}, container=restarted),
+    ]
+    known = []
+    for state in states:
+        pod, _, _ = a_run(state)
+        known.append(
+            [
+                "".join("01"[knows(run)] for run in range(4))
+                for knows in (pod.is_kept, pod.is_previous, pod.has_ended, pod.is_certain, pod._has_begun)
+            ]
+        )
+        known[-1] += [str(end and end[0] % 60) for end in map(pod.end_of, range(4))]
+        pod.see(None)
+    assert known == [
+        ["0111", "1100", "1100", "1100", "1110", "None", "2", "None", "None"],
+        ["0111", "1100", "1111", "1100", "1110", "None", "2", "7", "None"],
+        ["0111", "1100", "1111", "1111", "1110", "None", "2", "None", "None"],
+        ["0111", "1100", "1100", "1100", "1100", "None", "2", "None", "None"],
+    ]
+
+
+@pytest.mark.parametrize(("second", "is_own"), [("03.9", True), ("04", False)])
+def test_a_line_a_second_after_the_end_is_still_the_run_s(second: str, *, is_own: bool) -> None:
+    """On a busy node the last lines get their times after the end."""
+    pod, _, answer = a_run(a_pod(JOB, state=ended(1, at="2026-01-01T00:00:02Z")))
+    answer += [line("01", "a"), line(second, "b")]
+    lines = module._RunLog(pod, 0, []).read()
+    assert next(lines).text == "a"
+    if is_own:
+        assert [found.text for found in lines] == ["b"]
+    else:
+        with pytest.raises(Unanswered, match="next run"):
+            next(lines)
+    pod.see(None)
+
+
+def test_a_run_knows_how_far_the_last_four_were_read() -> None:
+    pod, _, _ = a_run(a_pod(JOB))
+    marks = [Mark(repeats=number) for number in range(5)]
+    one = module._RunLog(pod, 0, marks)
+    assert one.marks == [*marks[2:], one.mark]
+    pod.see(None)
+
+
+def test_each_log_is_asked_for_by_its_container_with_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is followed, then the last lines of a run that failed, and of the one before it."""
+    monkeypatch.setattr(module, "MOST_FOLLOWED", 1)
+    server, idles = a_large_server(3), dict[str, float]()
+    for number in range(3):
+        path = f"{PODS}/{JOB.name}-worker-{number}/log"
+        server.logs[path] = [[partial(idles.__setitem__, str(number))]]
+    server.logs[f"{PODS}/{JOB.name}-worker-2/log?previous"] = server.logs[path]
+    done = replica_of(a_pod(JOB, phase="Succeeded", state=ended(0)), "worker-0", "pytorch")
+    again = a_pod(JOB, "worker-2", container={"restartCount": 1, "lastState": ended(1)})
+    follow(server, [done, pods_of(2, 1)[1], replica_of(again, "worker-2", "pytorch")])
+    always = {"container": "pytorch", "timestamps": "true"}
+    assert requested(server) == {
+        "0": {**always, "follow": "true"},
+        "1": {**always, "tailLines": "100"},
+        "2": {**always, "tailLines": "100", "previous": "true"},
+    }
+    assert idles == {"0": 15, "1": 1800, "2": 1800}
+
+
+def test_last_lines_are_given_up_after_ten_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_FOLLOWED", 0)
+    monkeypatch.setattr(module, "sleep", lambda _: None)
+    server = a_server([Unanswered("cut")])
+    assert follow(server, pods_of(1, 0))[0] == []
+    assert len(server.asked) == 10
+
+
+def test_a_rank_that_fails_again_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_FOLLOWED", 0)
+    server, written = a_server([line("09", "second")], previous=[line("01", "first")]), list[str]()
+    logs = Logs(server, PODS, written.append)
+    restarted = {"restartCount": 1, "lastState": ended(1)}
+    for pod in (a_pod(JOB, container=restarted), a_pod(JOB, container=restarted)):
+        logs.see([seen(pod)])
+        assert logs.finish() == ()
+    server.logs[f"{LOG}?previous"] = server.logs[LOG]
+    logs.see([seen(a_pod(JOB, container={**restarted, "restartCount": 2}))])
+    assert logs.finish() == ()
+    assert written == ["[worker-0] first", "[worker-0] second"]
+
+
+def test_a_report_is_as_old_as_its_line() -> None:
+    server = a_server([line("05", "step=1 of=4")])
+    logs = Logs(server, PODS, lambda _: None)
+    logs.see([seen(a_pod(JOB, phase="Succeeded", state=ended(0)))])
+    logs.finish()
+    second, _ = instant("2026-01-01T00:00:05Z") or (0, 0)
+    assert logs.reports.now(second + 1).seen == second
+    assert (logs.reports.now(second + 1).rank, logs.reports.now(second + 1).percent) == ("worker-0", 25)
+
+
+def test_a_log_that_is_stuck_holds_no_process() -> None:
+    stuck = Event()
+    logs = Logs(a_server([line("01", "a")]), PODS, lambda _: stuck.wait(60))
+    logs.see([seen(a_pod(JOB, phase="Succeeded", state=ended(0)))])
+    reader = logs._followed["worker-0-uid"].thread
+    assert (reader.is_alive(), reader.daemon) == (True, True)
+    stuck.set()
+
+
+def test_the_progress_of_a_job_is_that_of_its_first_pod_that_runs() -> None:
+    server, idles = (
+        a_server([line("00", "step=1 of=4"), line("02", "step=2 of=4"), line("02", "a")]),
+        list[float](),
+    )
+    server.logs[LOG][0].append(idles.append)
+    server.know(PODS, *(a_pod(JOB, f"worker-{number}") for number in (1, 0)))
+    server.time = (instant("2026-01-01T00:00:02Z") or (0, 0))[0]
+    found = module.progress_of(server, "team", BACKEND, JOB.name)
+    assert found is not None
+    assert (found.percent, found.seconds_left, found.rank) == (50, 4, f"{JOB.name}-worker-0")
+    listed, log = server.asked
+    assert (
+        listed.query.items()
+        >= {
+            "labelSelector": BACKEND.selector(JOB.name),
+            "fieldSelector": "status.phase=Running",
+        }.items()
+    )
+    assert (log.path, log.query) == (
+        LOG,
+        {"container": "pytorch", "timestamps": "true", "tailLines": "100"},
+    )
+    assert idles == [5]
+
+
+def test_a_job_none_of_whose_pods_runs_has_no_progress() -> None:
+    server = a_server([line("00", "step=1 of=4")])
+    server.know(PODS, a_pod(JOB, phase="Succeeded"))
+    found = module.progress_of(server, "team", BACKEND, JOB.name)
+    assert found is not None
+    assert (found.percent, len(server.asked)) == (None, 1)
+    server.fail(lambda _: True, Refused(403, "Forbidden", "no"))
+    assert module.progress_of(server, "team", BACKEND, JOB.name) is None
+
+
+def test_pods_are_silent_only_if_all_of_their_last_lines_are_known_and_old() -> None:
+    server = a_large_server(3)
+    paths = [f"{PODS}/{JOB.name}-worker-{number}/log" for number in range(3)]
+    idles = list[float]()
+    for path, last in zip(paths, ("00", "30", "31"), strict=True):
+        server.logs[path] = [[line(last, "a"), idles.append]]
+    server.time = (instant("2026-01-01T00:01:31Z") or (0, 0))[0]
+    logs, pods = Logs(server, PODS, print), pods_of(3)
+    assert [logs.is_silent(some, 60) for some in (pods[:2], pods, [])] == [True, False, False]
+    assert idles == [5] * 5
+    assert server.asked[0].query == {"container": "pytorch", "timestamps": "true", "tailLines": "1"}
+    server.logs[paths[1]] = [[b"unable to retrieve container logs"]]
+    assert not logs.is_silent(pods[:2], 60)
+    server.logs[paths[1]] = [[Unanswered("cut")]]
+    assert not logs.is_silent(pods[:2], 60)
+
+
+@pytest.mark.parametrize(("seconds_later", "is_silent"), [(59, False), (60, False), (61, True)])
 def test_a_pod_is_silent_whose_last_line_is_old(seconds_later: int, is_silent: bool) -> None:
     server = a_server([line("00", "a")])
     began, _ = instant("2026-01-01T00:00:00Z") or (0, 0)

@@ -136,7 +136,7 @@ def test_a_workflow_that_is_to_end_is_over(kind: str, spec: dict[str, Any], over
     """It still runs, as the step does that removes its jobs."""
     server = FakeApiServer()
     resource = {"Workflow": WORKFLOWS, "Job": JOBS}[kind]
-    server.know(resource.path("team"), {**run(phase="Running"), "spec": spec})
+    server.know(resource.path("team"), {"metadata": run()["metadata"], "spec": spec})
     assert is_over(server, a_run(kind)) is over
 
 
