@@ -125,7 +125,7 @@ class Follower:
                 if self.limits.deadlines.silence is not None:
                     moments.append(self.logs.silence.since + self.limits.deadlines.silence)
                 if self._torn_since is not None:
-                    moments += [self._torn_since + seconds for seconds in (_BEGINNING, _BEGINNING + _QUIET)]
+                    moments.append(self._torn_since + _BEGINNING + _QUIET)
                 self._observer.receive(self.limits.patience(self.clock(), moments))
                 if result := self._look():
                     return result

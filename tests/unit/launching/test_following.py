@@ -233,6 +233,55 @@ def test_a_rank_that_outlives_a_process_killed_for_memory_is_named() -> None:
     assert followed.outcome().restarts == 0
 
 
+def test_only_a_process_that_its_rank_outlived_is_named() -> None:
+    said = list[str]()
+    ends = (ended(0, reason="Completed"), ended(137, reason="OOMKilled"), ended(0, reason="OOMKilled"))
+    pods = [a_pod(JOB, f"worker-{rank}", state=state) for rank, state in enumerate(ends)]
+    again = replace(JOB, nodes=3, restart="OnFailure")
+    assert looked_at(RUNS, picture("pods", *pods), RUNS, job=again, say=said.append) is None
+    assert [text for text in said if "killed for memory" in text] == [
+        "worker-2 exited with 0, though a process in it was killed for memory"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("torn_since", "passed", "seconds"),
+    [(None, 0, 20), (1000.0, 35, 20), (1000.0, 75, 15)],
+)
+def test_the_next_look_is_due_when_something_may_have_lasted_too_long(
+    torn_since: float | None, passed: float, seconds: float
+) -> None:
+    """A rank that began again is judged after 90 s; ranks that print nothing after the deadline."""
+    job, waits, clock = replace(JOB, deadlines={"silence": 20}), list[float](), Clock()
+    logs = Logs(a_server(), PODS, lambda _: None)
+    follower = Follower(a_server(), job, 2, BACKEND, UID, logs, print, Limits(job.limits), clock)
+    clock.now += passed
+    logs.silence.begin(clock.now)
+    follower._torn_since = torn_since
+
+    def receive(wait: float) -> None:
+        waits.append(wait)
+        raise StopIteration
+
+    follower._observer.watch = lambda *_: None  # type: ignore[method-assign, assignment]
+    follower._observer.receive = receive  # type: ignore[method-assign]
+    with pytest.raises(StopIteration):
+        follower.follow()
+    assert waits == [seconds]
+
+
+def test_the_last_three_notes_explain_a_failure() -> None:
+    silent = [a_pod(JOB, f"worker-{rank}", node=f"n{rank}", status=UNSEEN) for rank in range(4)]
+    pictures = [picture("pods", *silent[: rank + 1]) for rank in range(4)]
+    job, failed = replace(JOB, nodes=4), picture("job", an_object(JOB, "Failed"))
+    found = looked_at(RUNS, *pictures, failed, 3, job=job)
+    assert isinstance(found, Ended)
+    assert found.notes == tuple(
+        f"node n{rank} has not reported for 40 s or more, with worker-{rank} on it" for rank in (1, 2, 3)
+    )
+    assert (found.deleted, found.stuck, found.restarts) == (False, None, 0)
+
+
 def test_a_replaced_pod_is_reported_and_the_job_may_succeed() -> None:
     followed = Followed(replace(JOB, restart="ExitCode"))
     followed.lose(1, state=ended(143, at="2026-01-01T00:00:20Z"))
@@ -594,19 +643,18 @@ def test_ranks_that_wait_for_one_that_began_again_with_its_node_begin_again(
         (0, BOTH),
         (0, silent),
         (60, back),
-        (29, back),
-        (60, back),
-        (2, back),
+        (30, back),
+        (59, back),
+        (1, back),
     ):
         clock.now += seconds
-        if not is_quiet or seconds == 29:  # what it prints at its beginning
+        if not is_quiet or seconds == 30:  # what it prints at its beginning
             logs.silence.take("worker-1", clock.now)
         follower._observer.take(message)
         assert seen is None
         seen = follower._look()
-    assert isinstance(seen, Resize) == (is_quiet and restart != "Never")
-    if isinstance(seen, Resize):
-        assert seen.why.startswith("worker-1 began again with its node")
+    why = "worker-1 began again with its node, and nothing was printed for 60 s"
+    assert seen == (Resize(2, 2, why) if is_quiet and restart != "Never" else None)
 
 
 def test_a_pod_that_is_stuck_may_be_continued_without() -> None:

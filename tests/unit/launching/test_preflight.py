@@ -148,13 +148,13 @@ def test_values_are_named_by_their_places() -> None:
 
 
 def test_an_object_of_one_and_a_half_mebibytes_is_stored_and_no_larger_one() -> None:
-    rest = {"b": [{"name": "c", "d": "x" * 2**18}, "x" * 2**17], "e": "x" * 2**10, "f": "x"}
+    rest = {"b": [{"name": "c", "d": "x" * 2**18}, {"d": "x" * 2**17}], "e": "x" * 2**10, "f": "x"}
     most = 3 * 2**19 - len(json.dumps({"a": "", **rest}))
     assert list(preflight._too_large({"a": "x" * most, **rest})) == []
     (problem,) = preflight._too_large({"a": "x" * (most + 1), **rest})
     assert problem == (
         "the job's object has 1.5 MiB, more than the 1.5 that a cluster stores, most of it in a (1.12 MiB), "
-        "b.c.d (0.25 MiB), b.1 (0.12 MiB): put large values into the image or the object store"
+        "b.c.d (0.25 MiB), b.1.d (0.12 MiB): put large values into the image or the object store"
     )
 
 
