@@ -273,6 +273,57 @@ def test_pods_that_are_late_without_a_word_are_counted() -> None:
     assert error.seen == "after 5 s: 1 of 2 pods exist"
 
 
+def test_of_pods_that_are_late_three_are_named_and_the_latest_warning() -> None:
+    job = a_job(nodes=4)
+    state = {"waiting": {"reason": "ContainerCreating"}}
+    pods = [a_pod(job, f"worker-{rank}", "Pending", state=state) for rank in range(4)]
+    found = status(job, an_object(job, "Created"), pods)
+    waits = "; ".join(f"worker-{rank}: ContainerCreating" for rank in range(3))
+    assert diagnosis.late(job, BACKEND, found, Overdue(Stage.PULLED, 5), "w", 4).seen == (
+        f"after 5 s: {waits}; the latest warning is w"
+    )
+    assert diagnosis.late(job, BACKEND, found, Overdue(Stage.PULLED, 5)).seen == f"after 5 s: {waits}"
+
+
+@pytest.mark.parametrize(
+    ("stage", "wanted", "kind", "seen"),
+    [
+        (Stage.RECONCILED, 2, OperatorSilent, "nothing happened to it for 5 s"),
+        (Stage.RECONCILED, 1, OperatorSilent, "after 5 s: it asks for 1 of 2 pods"),
+        (Stage.SCHEDULED, 1, OperatorSilent, "after 5 s: it asks for 1 of 2 pods"),
+        (Stage.SCHEDULED, 2, Unschedulable, "after 5 s: 0 of 2 pods exist"),
+        (Stage.PULLED, 1, DeadlineExceeded, "after 5 s: 0 of 2 pods exist"),
+        (Stage.FINISHED, 1, DeadlineExceeded, "still running after 5 s; it was stopped"),
+    ],
+)
+def test_fewer_pods_than_the_job_has_explain_a_late_start_only(
+    stage: Stage, wanted: int, kind: type[DdpipeError], seen: str
+) -> None:
+    error = late_at(stage, wanted)
+    assert (type(error), error.seen) == (kind, seen)
+
+
+def test_ends_are_summed_up_with_at_most_five_ranks() -> None:
+    def pods(count: int, code: int) -> list[Replica]:
+        return [replica(f"worker-{rank}", state=ended(code)) for rank in range(count)]
+
+    five = "worker-0, worker-1, worker-2, worker-3, worker-4"
+    said = [
+        diagnosis.summaries(some, "has ended", "have ended")
+        for some in (pods(1, 3), pods(5, 3), pods(6, 3), [*pods(1, 3), *pods(2, 4)])
+    ]
+    assert said == [
+        ["worker-0 has ended: exit code 3"],
+        [f"5 pods have ended ({five}): exit code 3"],
+        [f"6 pods have ended ({five}, …): exit code 3"],
+        ["worker-0 has ended: exit code 3", "2 pods have ended (worker-0, worker-1): exit code 4"],
+    ]
+    nowhere = replica("worker-1", node="", state=ended(3))
+    assert diagnosis.summaries([*pods(1, 3), nowhere], "", "", on_nodes=True) == [
+        "2 pods (worker-0 on n1, worker-1): exit code 3"
+    ]
+
+
 def test_a_pod_that_succeeded_was_not_taken_away() -> None:
     disruption = {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "Evicted"}]}
     done = replica("worker-0", "Succeeded", state=ended(0), status=disruption)

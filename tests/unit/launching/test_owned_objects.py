@@ -146,6 +146,13 @@ def test_a_job_whose_service_is_refused_is_removed() -> None:
     assert server.get(JOBS.path("team"))["items"] == []
 
 
+def test_a_busy_server_is_asked_again_whether_it_can_be_created() -> None:
+    server = a_server()
+    is_dry_run = lambda request: request.path == SERVICES.path("team") and bool(request.query)  # noqa: E731
+    server.fail(is_dry_run, Refused(429, "TooManyRequests", "busy"), times=1)
+    assert not run(server).adopted
+
+
 def test_what_keeps_it_from_being_created_is_known_before_the_job_is() -> None:
     server = a_server()
     server.allowed = lambda asked: asked["resource"] != "services"

@@ -12,7 +12,7 @@ from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.options import Deadlines
 from ddpipe.jobs.pytorchjob import BACKEND, status
 from ddpipe.jobs.status import IMAGE_TROUBLE
-from ddpipe.launching.stalls import Stall, StallPatience, stalls_of
+from ddpipe.launching.stalls import Stall, StallPatience, latest_warning, stalls_of
 
 JOB = a_job()
 SOON, LATER, OUTAGE = 20.0, 120.0, 600.0
@@ -352,6 +352,53 @@ def test_of_several_rejections_the_latest_is_reported() -> None:
     error = hopeless(a_pod(JOB), events=events)
     assert error is not None
     assert error.seen == "exceeded quota: two"
+
+
+@pytest.mark.parametrize(
+    ("event", "reason", "text"),
+    [
+        ({"reason": "FailedMount", "message": "m"}, "FailedMount", "worker-0: FailedMount: m"),
+        ({"reason": "R", "message": "m", "count": 1, "series": {}}, "R", "worker-0: R: m"),
+        ({"reason": "R", "message": "m", "count": 2}, "R", "worker-0: R (2 times): m"),
+        (
+            {"reason": "R", "message": "m", "count": 2, "series": {"count": 5}},
+            "R",
+            "worker-0: R (5 times): m",
+        ),
+        ({}, "Warning", "worker-0: Warning: "),
+        ({"involvedObject": {}}, "", ""),
+        ({"involvedObject": {"uid": "worker-1-uid"}}, "", ""),
+        ({"involvedObject": {"uid": "worker-2-uid"}}, "Warning", "worker-2: Warning: "),
+        ({"involvedObject": {"uid": "worker-3-uid"}}, "", ""),
+    ],
+)
+def test_the_latest_event_of_a_pod_that_waits_without_a_reason_is_a_warning(
+    event: dict[str, Any], reason: str, text: str
+) -> None:
+    """It is pulled or started; that one waits for a reason, or runs, says more than an event."""
+    explained = waiting("CreateContainerConfigError")
+    starting = {"phase": "Pending", "state": {"waiting": {"reason": "RunContainerError"}}}
+    pods = [
+        a_pod(JOB, f"worker-{rank}", **one) for rank, one in enumerate((CREATING, explained, starting, {}))
+    ]
+    found = status(JOB, an_object(JOB, "Created"), pods)
+    about = {"involvedObject": {"uid": "worker-0-uid"}}
+    assert latest_warning(found, [{**about, "reason": "before"}, {**about, **event}]) == (
+        (reason, text) if reason else ("before", "worker-0: before: ")
+    )
+
+
+@pytest.mark.parametrize(("count", "more"), [(1, ""), (2, " and another pod"), (3, " and 2 other pods")])
+def test_the_other_pods_in_the_same_state_are_counted(count: int, more: str) -> None:
+    job = a_job(nodes=4)
+    pods = [a_pod(job, f"worker-{rank}", **waiting("ErrImageNeverPull")) for rank in range(count)]
+    other = [a_pod(job, f"worker-{rank}", **waiting("CreateContainerError")) for rank in range(count, 4)]
+    patience = StallPatience(LIMITS)
+    found = of_job(job, an_object(job, "Created"), *pods, *other)
+    assert patience.exhausted(found, 0) is None
+    error = patience.exhausted(found, SOON)
+    assert error is not None
+    assert error.which == f"worker-0 (pod team/{job.name}-worker-0){more}"
 
 
 def test_what_the_scheduler_does_not_find_is_reported() -> None:
