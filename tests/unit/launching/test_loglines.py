@@ -86,13 +86,34 @@ def test_a_bar_shows_its_latest_state_now_and_then() -> None:
     assert all(line.text.endswith("/200") for line in found[1:]), "no state that has come by half"
 
 
+def test_states_come_after_ever_longer_pauses() -> None:
+    now, shown = 0.0, list[float]()
+
+    def pieces() -> Iterator[bytes]:
+        nonlocal now
+        yield STAMP + b"\r0/2"
+        for number in range(1, 200):
+            now = number / 2
+            yield b"00\r%d/2" % number
+
+    for found in lines_of(pieces(), clock=lambda: now):
+        assert not found.finished
+        shown.append(now)
+    assert shown == [1, 3, 7, 15, 31, 61, 91]
+
+
 def test_a_plain_line_in_pieces_shows_no_state() -> None:
     seconds = count(step=1000)
     pieces = [STAMP, b"half of", b" a line", b"\n"]
     assert texts(lines_of(pieces, clock=lambda: next(seconds))) == ["half of a line"]
 
 
-@pytest.mark.parametrize("middle", [LONGEST, 10_000_000])
+def test_a_line_of_four_kibibytes_is_shown_whole() -> None:
+    (found,) = lines_of([STAMP + b"x" * 4096 + b"\n"])
+    assert found.text == "x" * 4096
+
+
+@pytest.mark.parametrize("middle", [1, LONGEST - 1, LONGEST, LONGEST + 1, 10_000_000])
 def test_a_long_line_keeps_its_beginning_and_end(middle: int) -> None:
     text = b"begin".ljust(LONGEST // 2) + b"x" * middle + b"end".rjust(LONGEST // 2)
     (found,) = lines_of([STAMP + text + b"\n"])

@@ -14,7 +14,7 @@ from launch_samples import a_job, a_pod, an_object, ended
 from ddpipe.jobs.pytorchjob import status
 from ddpipe.jobs.replicas import Cache
 from ddpipe.jobs.status import JobStatus, Phase, Stage
-from ddpipe.launching.progress import MOST_LINES, Output, Progress
+from ddpipe.launching.progress import MOST_LINES, Output, Progress, status_line
 from ddpipe.processes.reports import Reports
 
 PENDING: dict[str, Any] = {"phase": "Pending", "node": "", "state": {}}
@@ -118,6 +118,58 @@ def test_a_line_that_was_put_off_is_printed_when_it_is_due() -> None:
         watched.shows()
     due = min(watched.progress.next)
     assert watched.shows(after=due + 0.001 - watched.now) == ["running: 100 of 100 pods, 100 ended"]
+
+
+def test_small_changes_are_a_line_in_ten_seconds_once_six_were_printed() -> None:
+    """After a quiet time, six at once again."""
+    watched, printed = Watched(100), list[float]()
+    watched.shows([RUNNING] * 100)
+    for rank, second in enumerate([0] * 10 + list(range(5, 41, 5)) + [1000] * 10):
+        watched.change(rank, **SUCCEEDED)
+        if watched.shows(after=second - watched.now):
+            printed.append(second)
+    assert printed == [0] * 5 + [10, 20, 30, 40] + [1000] * 6
+    assert min(watched.progress.next) == 1010
+
+
+def test_a_status_counts_what_is_not_as_it_should_be() -> None:
+    job = a_job(nodes=2)
+    going = a_pod(job, "worker-1", metadata=GOING, container={"restartCount": 3})
+    ends = [a_pod(job, f"worker-{rank}", **SUCCEEDED) for rank in (2, 3)]
+    waits = a_pod(job, "worker-0", **PULLING)
+    found = status(job, an_object(job, "Running"), [waits, going])
+    assert status_line(job, found) == (
+        "pulling images: 2 of 2 pods, 1 terminating, 3 restarts (worker-0: ContainerCreating)"
+    )
+    of_search = JobStatus(
+        phase=Phase.ACTIVE,
+        stage=Stage.FINISHED,
+        message="",
+        replicas=status(a_job(nodes=4), an_object(job, "Running"), ends).replicas * 2,
+    )
+    assert status_line(job, of_search) == "running: 4 of 4 pods, 4 ended"
+
+
+def test_failures_that_keep_coming_are_collected_for_twice_as_long_each_time() -> None:
+    """For at most a minute; after two quiet minutes the next two are lines of their own again."""
+    watched, printed = Watched(), list[float]()
+    watched.shows([RUNNING, RUNNING])
+    for run, second in enumerate([*range(250), 363, 364], 1):
+        container = {"restartCount": run, "lastState": ended(1)}
+        if any("failed" in line for line in watched.shows([{"container": container}], second - watched.now)):
+            printed.append(second)
+            assert "failed: exit code 1" in watched.lines[-1] + watched.lines[-2]
+    assert printed == [0, 1, 3, 7, 15, 31, 63, 123, 183, 243, 363, 364]
+
+
+def test_the_next_line_about_failures_is_due_when_they_were_collected_for_long_enough() -> None:
+    watched = Watched()
+    watched.shows([{"container": {"restartCount": 1, "lastState": ended(1)}}])
+    assert watched.progress.next == ()
+    watched.shows([{"container": {"restartCount": 2, "lastState": ended(1)}}], 0.5)
+    assert watched.progress.next == (1,)
+    assert "worker-0 on n0 failed: exit code 1" in watched.shows(after=0.5)
+    assert watched.progress.next == ()
 
 
 def test_the_cost_of_a_change_is_one_pod() -> None:

@@ -61,6 +61,14 @@ def test_of_many_ranks_a_few_are_named() -> None:
     assert "worker-0, worker-1, worker-2 and 61 more printed" in printing(*ranks).warning(ranks, 1000)
 
 
+@pytest.mark.parametrize(("count", "more"), [(3, ""), (4, " and 1 more")])
+def test_three_ranks_are_named_with_what_they_use(count: int, more: str) -> None:
+    ranks = [f"worker-{number}" for number in range(count)]
+    warning = printing(*ranks).warning(ranks, 1000, lambda rank: f" ({rank[-1]})")
+    named = "worker-0 (0), worker-1 (1), worker-2 (2)"
+    assert warning.startswith(f"{named}{more} printed nothing for 890 s, before never for more than 10 s: ")
+
+
 def test_the_time_counts_from_the_last_line_of_any_rank() -> None:
     silence = Silence()
     assert math.isinf(silence.since)
