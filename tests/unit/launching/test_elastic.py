@@ -19,11 +19,13 @@ from ddpipe.errors import DeadlineExceeded, Forbidden, NameTaken, ParameterError
 from ddpipe.jobs import trainjob
 from ddpipe.jobs.job import NODES, REQUESTED_NODES, SPEC, WORKED, TrainingJob
 from ddpipe.jobs.pytorchjob import BACKEND
+from ddpipe.jobs.replicas import Cache, replica_of
 from ddpipe.kube import resources
 from ddpipe.kube.api import Refused
 from ddpipe.kube.resources import Object
-from ddpipe.launching import elastic
+from ddpipe.launching import diagnosis, elastic
 from ddpipe.launching.adoption import Attempt, adopt_or_create
+from ddpipe.launching.elastic import Resize
 from ddpipe.launching.launcher import Outcome, launch
 
 JOB = a_job(outage=0.5, deadlines={"scheduled": 0.2})
@@ -397,6 +399,52 @@ def test_a_job_starts_with_as_many_pods_as_the_nodes_have_room_for(cpus: list[st
     assert ("of 4 pods fit on the nodes at the moment" in text) is (nodes < 4)
 
 
+def test_what_a_job_was_created_with_is_in_its_annotations() -> None:
+    noted = {NODES: "3", WORKED: "42", REQUESTED_NODES: "4"}
+    found = [{"metadata": {"annotations": one}} for one in (noted, {WORKED: "4.2"}, None)]
+    assert [elastic.size_of(one) for one in found] == [3, None, None]
+    assert [elastic.worked_before(one) for one in found] == [42, 0, 0]
+    scaled_up = Resize(4, 4, "scaled, nodes from 3 to 4")
+    assert [elastic.requested(one, 3) for one in found] == [scaled_up, None, None]
+    assert elastic.requested(found[0], 4) is None
+    assert elastic.size_of({"metadata": {"annotations": {NODES: "10000"}}}) == 10000
+    assert elastic.size_of({"metadata": {"annotations": {NODES: "1"}}}) == 1
+
+
+@pytest.mark.parametrize(("count", "nodes"), [(0, None), (1, None), (2, 2), (3, 3), (4, None)])
+def test_a_job_is_reduced_to_pods_with_a_node_if_they_are_enough(count: int, nodes: int | None) -> None:
+    job = replace(JOB, nodes=4)
+    waits = {"phase": "Pending", "node": "", "state": {}}
+    pods = [a_pod(job, f"worker-{rank}", **({} if rank < count else waits)) for rank in range(4)]
+    found = BACKEND.status(job, an_object(job, "Created"), pods, Cache())
+    why = f"no room ({nodes} of 4 have a node)"
+    expected = Resize(nodes, nodes, why) if nodes else None
+    assert elastic.reduced_to_scheduled(found, 4, 2, "no room") == expected
+
+
+@pytest.mark.parametrize(("nodes", "least", "fewer"), [(3, 1, 2), (3, 3, 3), (1, 1, 1), (3, 0, None)])
+def test_a_job_that_lost_a_pod_has_one_fewer_if_it_may(nodes: int, least: int, fewer: int | None) -> None:
+    job = replace(JOB, nodes=nodes, min_nodes=least)
+    pods = [
+        replica_of(
+            a_pod(job, f"worker-{rank}", "Failed", status={"reason": "Evicted"}), f"worker-{rank}", "pytorch"
+        )
+        for rank in range(nodes)
+    ]
+    why = f"worker-0 was lost: {diagnosis.how(pods[0])}"
+    assert elastic.after_loss(job, pods) == (Resize(fewer, nodes, why) if fewer else None)
+    assert elastic.after_loss(job, []) is None
+
+
+def test_a_job_is_itself_again_without_the_pod_of_a_lost_node() -> None:
+    stuck = replica_of(a_pod(JOB, "worker-1", metadata=GOING), "worker-1", "pytorch")
+    again = Resize(2, 2, "worker-1 was lost with its node n1")
+    assert elastic.after_loss(replace(JOB, restart="OnFailure"), [stuck], stuck) == again
+    assert elastic.after_loss(replace(JOB, restart="Never"), [stuck], stuck) is None
+    fewer = elastic.after_loss(replace(JOB, restart="OnFailure", min_nodes=1), [stuck], stuck)
+    assert fewer == Resize(1, 2, "worker-1 was lost: its pod was deleted")
+
+
 def test_fewer_pods_than_may_be_are_refused() -> None:
     with pytest.raises(ParameterError, match=r"`min_nodes` is 3, more than `nodes` \(2\)"):
         Made().launched(replace(JOB, min_nodes=3))
@@ -445,6 +493,14 @@ def test_a_job_of_any_kind_is_found(running: FakeApiServer, kind: resources.Reso
     assert f"{kind.kind} team/{JOB.name}, nodes=3" in done.stdout, done.output
 
 
+def test_of_several_jobs_of_a_name_the_one_that_was_launched_is_scaled(running: FakeApiServer) -> None:
+    for kind in (trainjob.RESOURCE, resources.JOBS):
+        running.serve(kind)
+        running.put(kind.path("team"), {"metadata": {"name": JOB.name, "namespace": "team"}, "spec": {}})
+    done = run(JOB.name, "--nodes", "3")
+    assert f"requested: PyTorchJob team/{JOB.name}, nodes=3" in done.stdout, done.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "found", "error", "words"),
     [
@@ -461,6 +517,12 @@ def test_a_job_of_any_kind_is_found(running: FakeApiServer, kind: resources.Reso
             reporting(a_job_of(2), "Failed"),
             ParameterError,
             f"PyTorchJob team/{JOB.name}: it has failed",
+        ),
+        (
+            (JOB.name, "--nodes", "3"),
+            a_job_of(2) | {"metadata": a_job_of(2)["metadata"] | GOING | {"finalizers": ["a/b"]}},
+            ParameterError,
+            f"PyTorchJob team/{JOB.name}: it is being removed",
         ),
     ],
 )
