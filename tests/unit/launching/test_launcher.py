@@ -28,10 +28,11 @@ from ddpipe.errors import (
     PreflightFailed,
     ReplicaFailed,
 )
+from ddpipe.jobs.backend import OwnedObject
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.pytorchjob import BACKEND, RESOURCE
 from ddpipe.kube.api import Refused, Unanswered
-from ddpipe.kube.resources import WORKFLOWS
+from ddpipe.kube.resources import SERVICES, WORKFLOWS
 from ddpipe.launching import adoption, launcher
 from ddpipe.launching.adoption import Attempt
 from ddpipe.launching.launcher import Outcome, launch
@@ -650,6 +651,45 @@ def test_a_quota_is_waited_for_with_one_line(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(adoption.time, "sleep", pause)
     adoption._await_free_quota(Attempt(server, job, job, BACKEND, said.append))
     assert (len(said), len(pauses)) == (1, 3)
+
+
+class Seconds:
+    """A clock on which every pause takes one second."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, _: float) -> None:
+        self.now += 1
+
+
+@pytest.mark.parametrize(("what", "seconds"), [("pods", 90), ("quota", 60), ("service", 90)])
+def test_what_a_removed_job_leaves_is_waited_for_for_so_long(
+    what: str, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pods have half a minute to end; on a busy cluster quotas, and what a job owned, follow late."""
+    monkeypatch.setattr(adoption, "time", clock := Seconds())
+    job, server = a_job(), a_server()
+    attempt = Attempt(server, job, job, BACKEND, lambda _: None)
+    if what == "pods":
+        server.put(PODS, a_pod(job, metadata={"ownerReferences": [{"uid": "an earlier one"}]}))
+        assert adoption.with_free_names(attempt).job.again == 1
+    elif what == "quota":
+        full = {"hard": {"pods": "2"}, "used": {"pods": "2"}}
+        server.put(QUOTAS, {"metadata": {"name": "small"}, "spec": {}, "status": full})
+        adoption._await_free_quota(attempt)
+    else:
+        owned = OwnedObject.of(SERVICES, job)
+        server.serve(SERVICES)
+        former = {"kind": "PyTorchJob", "name": job.name, "uid": "an earlier one"}
+        metadata = {**owned.manifest["metadata"], "ownerReferences": [former]}
+        server.put(SERVICES.path("team"), {**owned.manifest, "metadata": metadata})
+        with pytest.raises(NameTaken, match=f"the name that PyTorchJob team/{job.name} needs is taken"):
+            adoption._ensure(attempt, an_object(job), owned)
+    assert clock.now == seconds + 1
 
 
 def test_a_new_job_belongs_to_the_run_of_the_pod_that_launches_it(monkeypatch: pytest.MonkeyPatch) -> None:

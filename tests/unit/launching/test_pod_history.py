@@ -12,7 +12,7 @@ from ddpipe.jobs import indexedjob, pytorchjob
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.status import JobStatus, Phase
 from ddpipe.launching import diagnosis, elastic
-from ddpipe.launching.pod_history import SIDECAR_SECONDS, PodHistory
+from ddpipe.launching.pod_history import PodHistory
 
 JOB = a_job(restart="ExitCode")
 RUNS, FAILED = an_object(JOB, "Running"), an_object(JOB, "Failed")
@@ -108,6 +108,27 @@ def test_peers_that_were_not_restarted_may_wait_ten_minutes(seconds: float, caus
     watched.sees(pod(0), another(1), after=seconds)
     watched.sees(pod(0, phase="Failed", state=ended(1)), another(1), found=FAILED)
     assert watched.cause().which.startswith(cause)
+
+
+@pytest.mark.parametrize(("run", "seconds"), [(1, 30), (0, 900)])
+def test_a_job_has_recovered_when_it_has_been_complete_for_long_enough(run: int, seconds: float) -> None:
+    """Half a minute if all processes are new ones, else a quarter of an hour."""
+    watched = Watched()
+    watched.sees(pod(0), pod(1))
+    watched.sees(pod(0), pod(1, phase="Failed", **EVICTED))
+    watched.sees(pod(0, run=run), another(1))
+    watched.sees(pod(0, run=run), another(1), after=seconds - 1)
+    assert watched.record.has_failures
+    watched.sees(pod(0, run=run), another(1))
+    assert not watched.record.has_failures
+
+
+@pytest.mark.parametrize(("after", "is_stuck"), [(90, False), (91, True)])
+def test_a_pod_is_stuck_a_minute_after_its_grace_period(after: float, *, is_stuck: bool) -> None:
+    watched = Watched()
+    watched.sees(pod(0), pod(1, metadata=GOING))
+    assert watched.record.stuck(watched.now) is None
+    assert (watched.record.stuck(watched.now + after) is not None) == is_stuck
 
 
 def test_a_recovered_restart_is_not_the_cause_of_a_later_failure() -> None:
@@ -232,7 +253,7 @@ def test_pods_lost_without_end_are_not_all_kept() -> None:
     for number in range(2, 2000):
         assert watched.sees(pod(0), pod(1, metadata={"uid": str(number)})).phase is Phase.ACTIVE
     kept = [replica.uid for replica in watched.record.replicas]
-    assert len(kept) < 100
+    assert len(kept) == 64 + 2
     assert {"1", "1999", "worker-0-uid"} < set(kept)
     assert watched.record.replacements == 1998
 
@@ -292,8 +313,9 @@ def test_a_container_that_stays_does_not_keep_a_job_from_ending(code: int, phase
     watched = Watched(a_job())
     watched.sees(pod(0), pod(1))
     assert watched.sees(with_sidecar(0, 0), with_sidecar(1, code)).phase is Phase.ACTIVE
-    assert watched.record.next == watched.now + SIDECAR_SECONDS
-    status = watched.sees(with_sidecar(0, 0), with_sidecar(1, code), after=SIDECAR_SECONDS)
+    assert watched.record.next == watched.now + 60
+    assert watched.sees(with_sidecar(0, 0), with_sidecar(1, code), after=59).phase is Phase.ACTIVE
+    status = watched.sees(with_sidecar(0, 0), with_sidecar(1, code), after=1)
     assert status.phase is phase
     assert status.message == f"worker-{int(code > 0)} has ended, proxy of its pod runs on"
 
