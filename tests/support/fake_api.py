@@ -183,7 +183,8 @@ class FakeApiServer:
         kind = {"group": resource.group, "version": resource.version, "kind": resource.kind}
         schema = {"properties": {"spec": {"properties": fields}}, "x-kubernetes-group-version-kind": [kind]}
         schemas = {"Other": {}, resource.kind: schema}
-        self._objects[f"/openapi/v3{resource.root}"] = {"components": {"schemas": schemas}}
+        document = {"metadata": {"uid": ""}, "components": {"schemas": schemas}}
+        self._objects[f"/openapi/v3{resource.root}"] = document
 
     def put(self, collection: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Create an object as another client, or replace it."""

@@ -28,6 +28,7 @@ from ddpipe.errors import (
     PreflightFailed,
     ReplicaFailed,
 )
+from ddpipe.jobs import trainjob
 from ddpipe.jobs.backend import OwnedObject
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.pytorchjob import BACKEND, RESOURCE
@@ -148,8 +149,9 @@ def test_a_failed_job_of_an_earlier_attempt_makes_room_for_a_new_one() -> None:
     server.put(JOBS, an_object(job, "Failed"))
     for pod in pods(job, 1):
         server.put(PODS, pod)
-    outcome = launched(job, server)
+    outcome, text = launched_and_printed(job, server)
     assert outcome.uid != UID
+    assert f"[launch] removing PyTorchJob team/{job.name} of an earlier attempt\n" in text
     order = [request.method for request in server.asked if creates(request) or deletes(job)(request)]
     assert order == ["DELETE", "POST", "DELETE"]
 
@@ -598,6 +600,28 @@ def test_a_new_job_is_annotated_with_what_an_adopting_launcher_has_to_know() -> 
     assert (existed, said) == (False, [f"created PyTorchJob team/{job.name}"])
     listed = [request.query for request in server.asked if request.path == JOBS and request.query]
     assert listed[0] == {"labelSelector": "app.kubernetes.io/managed-by=ddpipe,ddpipe.dev/run=run-1"}
+
+
+@pytest.mark.parametrize("has_crd", [True, False])
+def test_a_new_job_has_the_fields_that_its_kind_has_on_this_cluster(*, has_crd: bool) -> None:
+    """An older Trainer names the overrides of pods in another way."""
+    job, server, kind = (
+        a_job(backend="trainjob", runtime="ours", preflight="warn"),
+        a_server(),
+        trainjob.BACKEND,
+    )
+    fields = {"podSpecOverrides": {"items": {"properties": {"volumes": dict[str, Any]()}}}}
+    server.serve(trainjob.RESOURCE)
+    schema = {"openAPIV3Schema": {"properties": {"spec": {"properties": fields}}}}
+    version = {"name": trainjob.RESOURCE.version, "schema": schema}
+    crd = {"metadata": {"name": trainjob.RESOURCE.full_name}, "spec": {"versions": [version]}}
+    if has_crd:
+        server.know("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
+    else:
+        server.describe(trainjob.RESOURCE, **fields)
+    found, _ = adoption.adopt_or_create(Attempt(server, job, job, kind, lambda _: None))
+    assert found["spec"] == kind.manifest(job, fields)["spec"] != kind.manifest(job, None)["spec"]
+    assert found["metadata"]["annotations"]["ddpipe.dev/nodes"] == "2"
 
 
 def test_of_several_jobs_of_a_step_the_last_is_adopted() -> None:

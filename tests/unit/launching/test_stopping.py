@@ -131,6 +131,47 @@ def test_a_server_that_stays_away_is_reported(monkeypatch: pytest.MonkeyPatch) -
     assert "the API server does not answer" in _stop(server, TARGET)
 
 
+class Seconds:
+    """A clock on which only pauses take time, each at least as long as a test says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, least: float = 0) -> None:
+        self.now, self.pauses, self._least = 0.0, list[float](), least
+        monkeypatch.setattr(stopping, "monotonic", lambda: self.now)
+        monkeypatch.setattr(stopping, "sleep", self._sleep)
+
+    def _sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += max(seconds, self._least)
+
+
+def test_a_server_that_is_away_is_asked_for_as_long_as_a_pod_may_take_to_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By default 30 s, of which the process needs some itself."""
+    clock, server = Seconds(monkeypatch, least=1), a_server()
+    server.fail(lambda _: True, Unanswered("refused"))
+    assert "does not answer" in _stop(server, TARGET)
+    assert clock.pauses == [0.02] * 25
+
+
+def test_a_job_that_is_not_there_may_still_come_for_four_tenths_of_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Seconds(monkeypatch, least=0.25)
+    assert "there is no job" in _stop(a_server(), TARGET)
+    assert clock.now == 0.5
+
+
+def test_an_eviction_is_looked_for_five_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is written down at the time of the signal."""
+    server = a_server(an_object(JOB, "Running"))
+    server.put(PODS, step())
+    clock = Seconds(monkeypatch)
+    assert _stop(server, FROM_POD).endswith("is deleted")
+    assert clock.pauses == [0.0375] * 5
+    assert server.methods(OWN_POD) == ["GET"] * 6
+
+
 @pytest.mark.parametrize("gone", [False, True])
 def test_the_job_stays_when_the_launcher_s_pod_is_deleted(gone: bool) -> None:
     server = a_server(an_object(JOB, "Running"))
