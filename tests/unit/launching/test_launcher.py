@@ -115,8 +115,19 @@ def test_a_new_job_is_created_followed_and_removed() -> None:
 def test_a_job_that_succeeded_meanwhile_is_concluded_and_removed() -> None:
     job = a_job()
     server = finished(job)
+    server.logs[f"{PODS}/{job.name}-worker-0/log"] = [[b"2026-01-01T00:00:00Z epoch=2 loss=0.5"]]
     outcome = launched(job, server)
-    assert (outcome.uid, outcome.adopted, outcome.kept, outcome.restarts) == (UID, True, False, 0)
+    assert outcome == Outcome(
+        name=job.name,
+        namespace="team",
+        uid=UID,
+        adopted=True,
+        kept=False,
+        nodes=2,
+        seconds=outcome.seconds,
+        restarts=0,
+        metrics={"epoch": 2, "loss": 0.5},
+    )
     assert server.methods(path(job))[-1] == "DELETE"
     assert not any(map(creates, server.asked))
 
@@ -362,6 +373,14 @@ def test_a_clean_up_that_fails_does_not_turn_a_success_red(error: Exception) -> 
     assert "the cluster itself does so 24 h after" in text
 
 
+def test_who_has_to_remove_a_job_that_does_not_expire_is_told_how() -> None:
+    job, out = a_job(), io.StringIO()
+    server = finished(job)
+    server.fail(deletes(job), FORBIDDEN)
+    launch(job, server, exists=lambda _: True, out=out, wrap=lambda kind: replace(kind, expires=False))
+    assert "do so later: ddpipe jobs clean-up --run-id run-1\n" in out.getvalue()
+
+
 @pytest.mark.parametrize("error", [Refused(500, "", "etcd"), FORBIDDEN])
 def test_a_clean_up_that_fails_is_reported_after_the_cause(error: Refused) -> None:
     job = a_job()
@@ -459,10 +478,10 @@ def test_an_operator_that_is_back_in_time_is_no_failure(monkeypatch: pytest.Monk
     server = operated(job)
     words = 'failed calling webhook "validator.pytorchjob.training-operator.kubeflow.org": connection refused'
     silent = Refused(500, "", words)
-    server.fail(lambda request: request.method == "POST" and request.path == JOBS, silent, times=2)
+    server.fail(lambda request: request.method == "POST" and request.path == JOBS, silent, times=3)
     outcome, text = launched_and_printed(job, server)
     assert not outcome.adopted
-    assert pauses[:2] == [1, 1]
+    assert pauses[:3] == [1, 1, 1]
     assert text.count("waiting: ") == 1
 
 
@@ -589,6 +608,12 @@ def test_a_right_missing_at_once_is_listed_with_all_others() -> None:
     server.allowed = lambda asked: asked["verb"] not in {"get", "watch"}
     with pytest.raises(PreflightFailed, match=r'(?s)\["pytorchjobs"\], verbs: \[get, watch\].*"pods/log"'):
         launched(job, server)
+
+
+def test_what_the_check_remarks_is_printed() -> None:
+    job = a_job(preflight="warn", volumes=["claim:data:/data"])
+    _, text = launched_and_printed(job, operated(job))
+    assert text.count("[launch] PersistentVolumeClaim data does not exist in namespace team") == 1
 
 
 def test_a_new_job_is_annotated_with_what_an_adopting_launcher_has_to_know() -> None:
