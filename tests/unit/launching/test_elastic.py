@@ -15,7 +15,15 @@ from launch_samples import EVENTS, JOBS, PODS, UID, a_job, a_pod, a_server, an_o
 
 from ddpipe.__main__ import cli
 from ddpipe.commands import jobs as command
-from ddpipe.errors import DeadlineExceeded, Forbidden, NameTaken, ParameterError, ReplicaFailed, Unschedulable
+from ddpipe.errors import (
+    DeadlineExceeded,
+    Forbidden,
+    NameTaken,
+    ParameterError,
+    PreflightFailed,
+    ReplicaFailed,
+    Unschedulable,
+)
 from ddpipe.jobs import trainjob
 from ddpipe.jobs.job import NODES, REQUESTED_NODES, SPEC, WORKED, TrainingJob
 from ddpipe.jobs.pytorchjob import BACKEND
@@ -252,6 +260,20 @@ def test_an_impossible_size_leaves_the_job_as_it_was() -> None:
     assert (made.sizes, outcome.nodes) == ([2, 2], 2)
     assert "3 pods are not possible, continuing with as many as before: 1 problem" in text
     assert "the nodes can take 2 of the job's 3 pods" in text
+
+
+def test_a_job_that_cannot_be_created_again_in_its_size_has_failed() -> None:
+    """There is no other size to fall back to."""
+
+    def loses_its_rights(server: FakeApiServer, found: dict[str, Any]) -> None:
+        evicted(server, found)
+        server.allowed = lambda _: False
+
+    made, out = Made(loses_its_rights), io.StringIO()
+    with pytest.raises(PreflightFailed):
+        launch(ELASTIC, made.server, exists=lambda _: True, out=out)
+    assert "to create it again" in out.getvalue()
+    assert "not possible" not in out.getvalue()
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "10001", "many", "2.5", ""])

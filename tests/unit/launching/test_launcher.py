@@ -18,6 +18,7 @@ from launch_samples import JOBS, PODS, QUOTAS, UID, a_job, a_pod, a_server, an_o
 from ddpipe.__main__ import cli
 from ddpipe.errors import (
     ClusterUnreachable,
+    DeadlineExceeded,
     Forbidden,
     JobDeleted,
     NameTaken,
@@ -152,6 +153,39 @@ def test_a_success_without_its_output_is_none() -> None:
     job = a_job(outputs=["s3://b/model"])
     with pytest.raises(OutputMissing, match="s3://b/model"):
         launched(job, finished(job), exists=False)
+
+
+def test_the_outputs_that_do_not_exist_are_named() -> None:
+    job = a_job(outputs=["s3://b/log", "s3://b/model", "s3://b/report"])
+    with pytest.raises(OutputMissing) as caught:
+        launch(job, finished(job), exists=lambda uri: uri == "s3://b/log", out=io.StringIO())
+    assert caught.value.seen == "nothing at s3://b/model, s3://b/report"
+
+
+def test_the_time_that_an_adopted_job_has_run_counts() -> None:
+    """Else each launcher that is evicted would give it its whole time again."""
+    job = a_job(deadlines={"finished": 3600, "silence": 0.5})
+    running = {"state": {"running": {"startedAt": "2026-01-01T00:05:00Z"}}}
+    ran = [a_pod(job, f"worker-{rank}", **running) for rank in range(2)]
+    with pytest.raises(DeadlineExceeded, match="still running after 3600 s"):
+        launched(job, a_server(an_object(impatient(job), "Running"), *ran))
+
+
+def test_the_pods_have_the_tracker_of_the_pod_that_launches_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"MLFLOW_TRACKING_URI": "http://t", "POD_NAME": "step", "POD_NAMESPACE": "team"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    job = a_job(keep="always")
+    token = {"name": "MLFLOW_TRACKING_TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "token"}}}
+    server = operated(job)
+    server.put(PODS, {"metadata": {"name": "step", "uid": "u"}, "spec": {"containers": [{"env": [token]}]}})
+    launched(job, server)
+    replicas = server.get(path(job))["spec"]["pytorchReplicaSpecs"]
+    (container,) = replicas["Worker"]["template"]["spec"]["containers"]
+    assert [one for one in container["env"] if one["name"].startswith("MLFLOW_")] == [
+        {"name": "MLFLOW_TRACKING_URI", "value": "http://t"},
+        token,
+    ]
 
 
 def test_a_failed_job_of_an_earlier_attempt_makes_room_for_a_new_one() -> None:
@@ -297,10 +331,11 @@ def test_a_process_handles_signals_only_while_it_launches() -> None:
         handlers.append(signal.getsignal(signal.SIGTERM))
         return True
 
-    launch(
-        replace(job, outputs=("s3://b/a",)), finished(job), exists=exists, out=io.StringIO(), is_process=True
-    )
+    writes = replace(job, outputs=("s3://b/a",))
+    launch(writes, finished(job), exists=exists, out=io.StringIO(), is_process=True)
+    launch(writes, finished(job), exists=exists, out=io.StringIO())
     assert handlers[0] is not before
+    assert handlers[1] is before
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -400,6 +435,7 @@ def test_a_job_that_may_no_longer_be_followed_is_removed() -> None:
     with pytest.raises(Forbidden, match=r"images/rbac\.yaml") as caught:
         launched(job, server)
     assert "does not answer" not in str(caught.value)
+    assert caught.value.which == f"PyTorchJob team/{job.name}"
     assert "the API server refuses, waiting: HTTP 403" in caught.value.__notes__[0]
     assert server.methods(path(job))[-1] == "DELETE"
 
