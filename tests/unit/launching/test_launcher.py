@@ -408,7 +408,7 @@ def test_a_clean_up_that_fails_does_not_turn_a_success_red(error: Exception) -> 
     assert "the cluster itself does so 24 h after" in text
 
 
-def test_who_has_to_remove_a_job_that_does_not_expire_is_told_how() -> None:
+def test_how_to_remove_a_job_that_does_not_expire_is_printed() -> None:
     job, out = a_job(), io.StringIO()
     server = finished(job)
     server.fail(deletes(job), FORBIDDEN)
