@@ -201,7 +201,7 @@ def decide(
 ) -> Verdict:
     """The verdict, and why in one sentence."""
     is_known = math.isfinite(value)
-    if trouble and not value < spec.gate_minimum:  # a value that is not a number has its reason there
+    if trouble and not value < spec.gate_minimum:  # NaN is not less: the trouble says why
         decision, reason = FAIL, trouble
     elif not value >= spec.gate_minimum:  # also NaN
         seen = f"{value:.4f}" if is_known else "undefined on these images"

@@ -190,7 +190,8 @@ def best_thresholds(probabilities: FloatArray, truth: BoolArray) -> tuple[float 
 
 def _best_threshold(probabilities: FloatArray, shows: BoolArray) -> float:
     precision, recall, levels = sklearn.precision_recall_curve(shows, probabilities)
-    product, total = precision * recall, precision + recall  # twice their ratio is F1; at the end, 0
+    # F1 is twice the ratio of these; the last point, which has no threshold, has recall 0.
+    product, total = precision * recall, precision + recall
     best = int(np.divide(product, total, out=np.zeros_like(total), where=total > 0).argmax())
     return float((levels[best] + (levels[best - 1] if best else 0)) / 2)
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from scipy.stats import binomtest
-from scipy.stats import f as fisher
+from scipy.stats import t as student
 from threadpoolctl import threadpool_limits
 
 from ddpipe.model.metrics import METRICS, Answers
@@ -110,7 +110,7 @@ def _wilson_of_groups(right: BoolArray, groups: IntArray) -> Interval:
     variance = len(sizes) / (len(sizes) - 1) * float(np.square(deviations).sum()) / samples**2
     # Where all samples are right, or all wrong, their variance says nothing: each group counts as one.
     count = min(samples, share * (1 - share) / variance) if variance else len(sizes)
-    spread = float(fisher.ppf(CONFIDENCE, 1, len(sizes) - 1)) / count  # of the square of Student's t
+    spread = float(student.ppf((1 + CONFIDENCE) / 2, len(sizes) - 1)) ** 2 / count
     center = (share + spread / 2) / (1 + spread)
     margin = (spread * (share * (1 - share) + spread / 4)) ** 0.5 / (1 + spread)
     return center - margin, center + margin
