@@ -30,7 +30,10 @@ from ddpipe.errors import NoAccess
 from ddpipe.storage import Store, open_store
 from ddpipe.storage.files import FileStore
 
-LATER = datetime.now(UTC) + timedelta(minutes=1)  # by then all that a test has written is older than no grace
+
+def later() -> datetime:
+    """A time at which all that a test has written is older than no grace; read when the test runs, not at import."""
+    return datetime.now(UTC) + timedelta(minutes=1)
 
 
 @pytest.fixture
@@ -90,7 +93,7 @@ def test_entries_about_an_unused_shard_go_with_it(store: Store) -> None:
     for name in ("aa.one.json", "aa.json", "bb.json", "cc.json"):
         store.write(f"datasets/toys/encoded/{name}", b"{}")
     store.write("claims/1.json", b'["bb"]')
-    found = [info.key for info in garbage(store, timedelta(0), LATER)]
+    found = [info.key for info in garbage(store, timedelta(0), later())]
     assert sorted(found[:2]) == ["datasets/toys/encoded/aa.json", "datasets/toys/encoded/aa.one.json"]
     assert found[2:] == ["shards/aa.tar"], "last, as nothing may point to it"
 
@@ -99,7 +102,7 @@ def test_what_a_version_names_is_needed(store: Store) -> None:
     manifest = a_manifest(splits=dict.fromkeys(SPLITS, a_split(2, groups=["a", "b"], store=store)))
     written(store, manifest)
     store.write("shards/" + "0" * 64 + ".npy", b"its shard")
-    assert garbage(store, timedelta(0), LATER) == []
+    assert garbage(store, timedelta(0), later()) == []
 
 
 def test_an_intent_lasts_as_long_as_its_block(store: Store) -> None:
@@ -137,7 +140,7 @@ def test_what_is_deleted_is_announced_before(store: Store, monkeypatch: pytest.M
     store.write("shards/aa.tar", b"something")
     store.write("columns/bb.npy", b"something")
     monkeypatch.setattr(FileStore, "delete", deleted)
-    gone = clean_up(store, timedelta(0), LATER)
+    gone = clean_up(store, timedelta(0), later())
     assert sorted(info.key for info in gone) == ["columns/bb.npy", "shards/aa.tar"]
     assert sorted(announced[:2]) == [("columns/b", ["aa", "bb"]), ("shards/aa", ["aa", "bb"])]
     assert announced[2:] == [("cleanings", ["aa", "bb"])]
