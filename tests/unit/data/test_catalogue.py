@@ -32,7 +32,7 @@ from ddpipe.storage.files import FileStore
 
 
 def later() -> datetime:
-    """A time at which all that a test has written is older than no grace; read when the test runs, not at import."""
+    """A time at which all that a test has written is older than no grace, read when it is called."""
     return datetime.now(UTC) + timedelta(minutes=1)
 
 
