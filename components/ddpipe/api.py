@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from ddpipe import form, workflow
 from ddpipe.data.versions import address
-from ddpipe.errors import Interrupted, ParameterError, ReplicaFailed, StoreError, error_for_missing_package
+from ddpipe.errors import (
+    SAME_COMMAND,
+    Interrupted,
+    ParameterError,
+    ReplicaFailed,
+    StoreError,
+    error_for_missing_package,
+)
 from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
 from ddpipe.jobs import LOCAL
 from ddpipe.jobs.job import Owner
@@ -286,21 +293,26 @@ def planned(given: RunSettings) -> RunPlan:
     )
 
 
-def train_alone(given: RunSettings) -> tuple[Run, dict[str, Any]]:
-    """Train as the only process that works on the run, and return the run and the record of its training."""
+def train_alone(given: RunSettings, command: str = "") -> tuple[Run, dict[str, Any]]:
+    """Train as the only process that works on the run, and return the run and the record of its training.
+
+    An error says how `command` resumes a run that is named by the time: the same command would begin another.
+    """
     dataset = address(given["dataset"], given["store"])
     title = dataset.split("/")[-3]  # the URI ends with NAME/ID/manifest.json
-    run = given.of(RunOptions).named or Run.named(given["runs"], timed_name(title))
+    named = given.of(RunOptions).named
+    run = named or Run.named(given["runs"], timed_name(title))
     recipe, options, reuse = chosen_recipe(given), given.of(TrainOptions), given["if_unchanged"] == REUSE
     # On a cluster, the name of the job already makes it unique.
     alone = lease(open_store(run.uri)) if options.backend == LOCAL else nullcontext()
-    with removed_if_rejected(run.uri), alone:
+    resumed = nullcontext() if named else resumed_by("run", run, "", command)
+    with resumed, removed_if_rejected(run.uri), alone:
         return run, workflow.train(run, dataset, recipe, options, given.of(Owner), reuse=reuse)
 
 
 @contextmanager
 def resumed_by(parameter: str, begun: Run, given: str, command: str = "") -> Iterator[None]:
-    """Add to an error how the run is resumed: the same command, with the name if that has the time."""
+    """Say in an error how the run is resumed: the same command, with the name if that has the time."""
     try:
         yield
     except (Interrupted, ReplicaFailed, StoreError) as error:
@@ -310,7 +322,8 @@ def resumed_by(parameter: str, begun: Run, given: str, command: str = "") -> Ite
         if has_begun:
             named = "" if given else f" --{parameter} {begun.name}"
             more = f"To resume: {command}{named}" if command else f"To resume: {parameter}={begun.name!r}"
-            error.do = f"{error.do.rstrip('.')}. {more}"
+            known = error.do if SAME_COMMAND in error.do else f"{error.do} {SAME_COMMAND}"
+            error.do = known.replace(SAME_COMMAND, more)
         raise
 
 

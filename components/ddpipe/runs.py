@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar, NoReturn
 
 from ddpipe.errors import (
+    SAME_COMMAND,
     CorruptObject,
     DdpipeError,
     InputError,
@@ -250,7 +251,7 @@ def working_in(folder: str, *others: str, what: str) -> Iterator[None]:
             what=f"{what} was interrupted",
             which=folder,
             seen="a stop signal arrived; what it had finished is saved",
-            do="Run the same command again to resume.",
+            do=SAME_COMMAND,
         )
 
     with removed_if_rejected(folder, *others):

@@ -52,7 +52,7 @@ def with_path(path: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
 @step_command(TRAIN_ANYWHERE)
 def train_command(given: RunSettings) -> CommandOutcome:
     """Run the step; its declaration describes it."""
-    run, record = train_alone(given)
+    run, record = train_alone(given, same_command())
     training, since = run.origin("train").training, run.facts("train").get("since", "")
     done = f"nothing changed since run {since}: trained model reused" if since else "trained"
     return CommandOutcome(

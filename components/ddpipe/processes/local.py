@@ -23,7 +23,15 @@ from pathlib import Path
 from threading import Timer
 from typing import Any
 
-from ddpipe.errors import DdpipeError, Interrupted, ParameterError, ReplicaFailed, TrainingError, from_dict
+from ddpipe.errors import (
+    SAME_COMMAND,
+    DdpipeError,
+    Interrupted,
+    ParameterError,
+    ReplicaFailed,
+    TrainingError,
+    from_dict,
+)
 from ddpipe.processes.machine import LAUNCHED, Killed, cpus, first_killed, name_of, on_stop, oom_kills
 from ddpipe.processes.progress import widget_bar
 
@@ -130,7 +138,7 @@ def _first_error(
             what="a process was killed",
             which=f"rank {killed.rank} on this machine",
             seen=f"{killed.signal} ended it; {last_lines}",
-            do="SIGKILL usually means out of memory: see `dmesg`. Run the same command again to resume.",
+            do=f"SIGKILL usually means out of memory: see `dmesg`. {SAME_COMMAND}",
         )
     if raised:
         return raised[0]
@@ -139,7 +147,7 @@ def _first_error(
             what="the work was interrupted",
             which="the processes on this machine",
             seen="no process reported what it saved" if code else "the stop came when they were done",
-            do="Run the same command again.",
+            do=SAME_COMMAND,
         )
     failed = _FAILED.search(stderr.partition("Root Cause")[2])
     if failed or alone:
