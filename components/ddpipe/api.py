@@ -294,10 +294,7 @@ def planned(given: RunSettings) -> RunPlan:
 
 
 def train_alone(given: RunSettings, command: str = "") -> tuple[Run, dict[str, Any]]:
-    """Train as the only process that works on the run, and return the run and the record of its training.
-
-    An error says how `command` resumes a run that is named by the time: the same command would begin another.
-    """
+    """The run, and the record of its training by one process; `command` resumes it if the time names it."""
     dataset = address(given["dataset"], given["store"])
     title = dataset.split("/")[-3]  # the URI ends with NAME/ID/manifest.json
     named = given.of(RunOptions).named

@@ -153,8 +153,7 @@ def _trained(
     from ddpipe.reuse import peak_memory
     from ddpipe.train.recipe import own_functions
 
-    call = packed_functions(own_functions(recipe.to_dict()).values())
-    if call:
+    if call := packed_functions(own_functions(recipe.to_dict()).values()):
         write_uri(own := f"{run.uri}/own/{call.sha256}", call.content)
     launched = _run_job(
         options,

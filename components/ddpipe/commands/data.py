@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import ClassVar
 
 import click
@@ -220,17 +221,14 @@ def remove_command(dataset: str, store: str, runs: str) -> None:
 
     dataset = address(dataset, store)
     place, dataset_id = store_of(dataset), dataset.rstrip("/").split("/")[-2]
+    error = partial(DatasetError, what="a dataset version cannot be removed", which=dataset)
     if trainings := list(unfinished(open_store(runs), dataset_id)):
-        raise DatasetError(
-            what="a dataset version cannot be removed",
-            which=dataset,
+        raise error(
             seen=f"these trainings need it, and have not finished: {', '.join(trainings[:SHOWN])}",
             do="Let them finish, or delete their folders.",
         )
     if users := needed(place).get(dataset_id):
-        raise DatasetError(
-            what="a dataset version cannot be removed",
-            which=dataset,
+        raise error(
             seen=f"these versions of models were trained on it: {', '.join(users[:SHOWN])}",
             do="Remove those first: `ddpipe models rm`.",
         )

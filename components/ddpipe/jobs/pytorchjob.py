@@ -42,8 +42,7 @@ _NO_MASTER = "elasticPolicy"  # a field that only operators know which accept a 
 
 def manifest(job: TrainingJob, schema: Object | None = None) -> dict[str, Any]:
     """The PyTorchJob that runs `job`; the same job always gives the same manifest."""
-    problems = list(_conflicts(job, schema))
-    if problems:
+    if problems := list(_conflicts(job, schema)):
         raise ParameterError(
             what="the operator of this cluster does not support some options",
             which=f"PyTorchJob {job.namespace}/{job.name}",

@@ -49,8 +49,7 @@ _SIGNALS = 128
 
 def manifest(job: TrainingJob, schema: Object | None = None) -> dict[str, Any]:
     """The TrainJob that runs `job`; the same job always gives the same manifest."""
-    problems = list(_conflicts(job, schema))
-    if problems:
+    if problems := list(_conflicts(job, schema)):
         raise ParameterError(
             what="TrainJobs of this cluster do not support some options",
             which=f"TrainJob {job.namespace}/{job.name}",

@@ -226,8 +226,7 @@ def _problem(attempt: Attempt, ended: Ended, logs: Logs, exists: Callable[[str],
             tail=logs.tail,
             notes=ended.notes,
         )
-    missing = [uri for uri in attempt.job.outputs if not exists(uri)]
-    if missing:
+    if missing := [uri for uri in attempt.job.outputs if not exists(uri)]:
         what, seen = "training succeeded but left no result", f"nothing at {', '.join(missing)}"
         return error_about(attempt.job, attempt.backend, OutputMissing, what, seen, Cause.NO_OUTPUT)
     return None

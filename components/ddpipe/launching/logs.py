@@ -128,8 +128,7 @@ class Logs:
         last: list[Instant | None] = []
         try:
             for one in chosen:
-                self.limiter.wait()
-                pieces = self._pieces(one, {"tailLines": "1"}, _ANSWER)
+                pieces = self._in_turn(one, {"tailLines": "1"}, _ANSWER)
                 last += (line.time for line in lines_of(pieces, complete=True))
         except ApiError:
             return False

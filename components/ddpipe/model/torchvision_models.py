@@ -99,8 +99,7 @@ def _adapted(found: Tensor, fresh: Tensor) -> Tensor | None:
         found = found.mean(1, keepdim=True).expand(-1, fresh.shape[1], -1, -1) * (
             found.shape[1] / fresh.shape[1]
         )
-    margin = (found.shape[2] - fresh.shape[2]) // 2
-    if margin:
+    if margin := (found.shape[2] - fresh.shape[2]) // 2:
         found = found[:, :, margin:-margin, margin:-margin]
     return found if found.shape == fresh.shape else None
 

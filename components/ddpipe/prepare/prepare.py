@@ -19,6 +19,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ddpipe.data.catalogue import CLAIMS, CLEANINGS, damage, intended_shards, intent, objects_of, shards_of
 from ddpipe.data.manifest import DatasetManifest, manifest_key
@@ -126,19 +127,16 @@ def _is_published(store: Store, key: str, content: bytes) -> bool:
 
 def _refuse_if_lost(store: Store, manifest: DatasetManifest) -> None:
     """A reused shard may have been deleted in the meantime, or be about to be."""
+    error = partial(DatasetError, what="a dataset cannot be published", which=manifest.name)
     going = intended_shards(store, CLEANINGS)
     if going & {item.sha256 for item in objects_of(manifest)}:
-        raise DatasetError(
-            what="a dataset cannot be published",
-            which=manifest.name,
+        raise error(
             seen="`ddpipe data clean-up` is deleting shards that it needs: no version used them at its start",
             do="Run again after it has finished: missing shards are encoded again.",
         )
     there = {info.key for info in store.list("shards/")}
     if gone := sorted({object_key(shard) for shard in shards_of(manifest)} - there):
-        raise DatasetError(
-            what="a dataset cannot be published",
-            which=manifest.name,
+        raise error(
             seen=f"of its shards, {', '.join(gone)} vanished while the others were written",
             do="Run again: missing shards are encoded again.",
         )

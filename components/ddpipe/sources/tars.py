@@ -212,8 +212,7 @@ def _note_label(member: _Member, ending: str, tar: tarfile.TarFile, item: tarfil
         member.problems.append(f"its .{ending} has {item.size:,} bytes, a label's at most {LABEL_BYTES:,}")
         return
     content = tar.extractfile(item)
-    label = _label(ending, content.read() if content else b"")
-    if label:
+    if label := _label(ending, content.read() if content else b""):
         member.labels.add(label)
 
 

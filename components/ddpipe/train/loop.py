@@ -132,8 +132,7 @@ class Trainer:
         if not -cut < inside < per_epoch:
             raise ValueError(f"{self.step} steps and {len(self.history)} epochs")
         states, strategy = checkpoint.states, self._training_step.strategy
-        average = self._training_step.average
-        if average:
+        if average := self._training_step.average:
             evaluated = states.pop("model")
             own = {name: evaluated[name] for name in average.weights}
             average.load(strategy.shares(own, average.weights))

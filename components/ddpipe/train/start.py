@@ -84,8 +84,7 @@ def _start(
     """Where rank 0 begins; None if the training has finished, and its result can be read."""
     choice = choice_of(store, given, manifest, device)
     recipe = choice.recipe
-    done = finished(store)
-    if done:
+    if done := finished(store):
         try:
             result = load(store, done, whole=False)
         except CheckpointError as problem:

@@ -114,8 +114,7 @@ class TrialProcess:
     def failure(self) -> DdpipeError:
         """Why it failed: the error that its run recorded, or what its process printed last."""
         records = {record["step"]: record for record in self.run.steps()}
-        error = records.get("train", records.get("prepare", {})).get("error")
-        if error:
+        if error := records.get("train", records.get("prepare", {})).get("error"):
             return from_dict(error)
         lines = self._log.read_text(errors="replace").splitlines()[-_LAST_LINES:]
         return ReplicaFailed(

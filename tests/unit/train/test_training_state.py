@@ -20,7 +20,7 @@ import torch
 import torchvision
 from model_packages import a_classifier, a_package
 from recipes import plain
-from samples import a_manifest, a_split, published, some_images
+from samples import a_manifest, a_split, published, some_images, written
 from stored import latest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -54,7 +54,7 @@ from ddpipe.train.loop import Trainer
 from ddpipe.train.optimizer import learning_rate
 from ddpipe.train.recipe import FORMER, Determinism, Recipe
 from ddpipe.train.saver import Uploads, uploading
-from ddpipe.train.start import Start, check_trainable, choice_of, decided_start, fresh_choice, keep
+from ddpipe.train.start import Start, choice_of, decided_start, fresh_choice, keep
 from ddpipe.train.step import TrainingStep
 from ddpipe.train.timetable import TrainingRequest
 from ddpipe.train.train import train
@@ -518,11 +518,14 @@ def test_a_training_may_start_from_a_package_and_says_from_which(
 
 
 @pytest.mark.parametrize("present", [0, 4])
-def test_a_label_that_does_not_vary_cannot_be_judged(present: int) -> None:
+def test_a_label_that_does_not_vary_cannot_be_judged(present: int, output: str, tmp_path: Path) -> None:
     split = replace(a_split(4, 1), per_class=(present,))
     manifest = a_manifest(task="multilabel", classes=("edema",), splits=dict.fromkeys(SPLITS, split))
-    with pytest.raises(DatasetError, match="both present and absent in its validation split"):
-        check_trainable(manifest, "toys")
+    dataset = written(open_store(str(tmp_path)), manifest)
+    with pytest.raises(DatasetError, match="both present and absent in its validation split") as caught:
+        train(dataset, output, plain(epochs=1))
+    assert caught.value.which == dataset
+    assert not Path(output).exists()
 
 
 @pytest.mark.parametrize("damage", ["cut short", "lost"])
