@@ -57,6 +57,14 @@ def test_a_line_without_an_end_is_cut_until_the_container_ends() -> None:
     assert texts(lines_of([line("01", "a")], complete=True)) == ["a"]
 
 
+def test_bytes_that_are_no_utf_8_are_marked() -> None:
+    """A script in another encoding, or a character that a pod's end cut in two."""
+    assert texts(lines_of([STAMP + b"caf\xe9 \xe2\x82\n"])) == ["caf\ufffd \ufffd"]
+    long = b"\xe9" * (3 * LONGEST) + b"\n"
+    (shown,) = texts(lines_of([STAMP + long]))
+    assert set(shown) == set(f"\ufffd [{2 * LONGEST} bytes]")
+
+
 @pytest.mark.parametrize(
     ("written", "shown"),
     [
