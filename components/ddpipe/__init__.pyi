@@ -83,8 +83,8 @@ def run(
         path: The raw data: a folder, a file or s3://bucket/prefix.
         run: Name of the run; an unfinished run is resumed (default: name of the dataset, and the time).
         processes: Training processes on this machine; auto finds how many are fastest, by the first steps.
-        dataset: Dataset version to use instead of a source: the URI of its manifest, or its ID in the store
-            or a unique prefix of it.
+        dataset: Dataset version to use instead of a source: the name of a dataset (its newest version), an ID
+            or a unique prefix of it, or a manifest's URI.
         runs: URI of the folder that holds all runs, a path or s3://bucket/prefix.
         if_unchanged: What to do if data, recipe and code match an earlier run: train again, or reuse its
             model.
@@ -313,7 +313,7 @@ def train(
     """Train a model on a dataset version, on this machine or in the pods of a job.
 
     Args:
-        dataset: The URI of its manifest, or its ID in the store or a unique prefix of it.
+        dataset: Its name (the newest version), an ID or a unique prefix of it, or the URI of a manifest.
         store: URI of the dataset store, for a dataset that is given by its ID.
         run: Name of the run; an unfinished run is resumed (default: the run ID).
         runs: URI of the folder that holds all runs, a path or s3://bucket/prefix.
@@ -430,8 +430,8 @@ def evaluate(
 
     Args:
         run: Name of the run, or what another function returned.
-        dataset: Dataset version: the URI of its manifest, or its ID in the store or a unique prefix of it
-            (default: that on which the run was trained).
+        dataset: Dataset version: the name of a dataset (its newest version), an ID or a unique prefix of it,
+            or a manifest's URI (default: that on which the run was trained).
         store: URI of the dataset store, for a dataset that is given by its ID.
         runs: URI of the folder that holds all runs, a path or s3://bucket/prefix.
         test_time_views: Views of each image whose logits are averaged, also by the exported model: plain
@@ -455,8 +455,8 @@ def export(
 
     Args:
         run: Name of the run, or what another function returned.
-        dataset: Dataset version: the URI of its manifest, or its ID in the store or a unique prefix of it
-            (default: that on which the run was trained).
+        dataset: Dataset version: the name of a dataset (its newest version), an ID or a unique prefix of it,
+            or a manifest's URI (default: that on which the run was trained).
         store: URI of the dataset store, for a dataset that is given by its ID.
         runs: URI of the folder that holds all runs, a path or s3://bucket/prefix.
         network: Network that was trained, needed for a function of your own (package.module:function): only

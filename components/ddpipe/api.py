@@ -18,15 +18,9 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from ddpipe import form, workflow
+from ddpipe.data.manifest import name_in
 from ddpipe.data.versions import address
-from ddpipe.errors import (
-    SAME_COMMAND,
-    Interrupted,
-    ParameterError,
-    ReplicaFailed,
-    StoreError,
-    error_for_missing_package,
-)
+from ddpipe.errors import Interrupted, ParameterError, ReplicaFailed, StoreError, error_for_missing_package
 from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
 from ddpipe.jobs import LOCAL
 from ddpipe.jobs.job import Owner
@@ -199,7 +193,7 @@ def train(dataset: str, **options: Any) -> Result:
     """Train a model on a dataset version, on this machine or in the pods of a job.
 
     Args:
-        dataset: The URI of its manifest, or its ID in the store or a unique prefix of it.
+        dataset: Its name (the newest version), an ID or a unique prefix of it, or the URI of a manifest.
         options: Of the training.
     """
     begun, record = train_alone(_settings("train", TRAIN_ANYWHERE.groups, {**options, "dataset": dataset}))
@@ -296,9 +290,8 @@ def planned(given: RunSettings) -> RunPlan:
 def train_alone(given: RunSettings, command: str = "") -> tuple[Run, dict[str, Any]]:
     """The run, and the record of its training by one process; `command` resumes it if the time names it."""
     dataset = address(given["dataset"], given["store"])
-    title = dataset.split("/")[-3]  # the URI ends with NAME/ID/manifest.json
     named = given.of(RunOptions).named
-    run = named or Run.named(given["runs"], timed_name(title))
+    run = named or Run.named(given["runs"], timed_name(name_in(dataset)))
     recipe, options, reuse = chosen_recipe(given), given.of(TrainOptions), given["if_unchanged"] == REUSE
     # On a cluster, the name of the job already makes it unique.
     alone = lease(open_store(run.uri)) if options.backend == LOCAL else nullcontext()
@@ -319,8 +312,8 @@ def resumed_by(parameter: str, begun: Run, given: str, command: str = "") -> Ite
         if has_begun:
             named = "" if given else f" --{parameter} {begun.name}"
             more = f"To resume: {command}{named}" if command else f"To resume: {parameter}={begun.name!r}"
-            known = error.do if SAME_COMMAND in error.do else f"{error.do} {SAME_COMMAND}"
-            error.do = known.replace(SAME_COMMAND, more)
+            known = error.do if Interrupted.AGAIN in error.do else f"{error.do} {Interrupted.AGAIN}"
+            error.do = known.replace(Interrupted.AGAIN, more)
         raise
 
 

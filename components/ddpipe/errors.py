@@ -27,7 +27,6 @@ from unicodedata import category
 # Characters that change the order in which others are shown: with them one name can look like another.
 BIDIRECTIONAL = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _COLORS = re.compile(r"\x1b\[[\d;]*m")
-SAME_COMMAND = "Run the same command again to resume."  # or with the run's name: api.resumed_by
 _KINDS: dict[str, type[DdpipeError]] = {}  # errors by name: a record may name nothing else that is called
 
 
@@ -326,3 +325,5 @@ class RunStopped(EngineError, exit_code=78):
 
 class Interrupted(DdpipeError, exit_code=143):
     """A stop signal arrived: the state is saved; run again to resume."""
+
+    AGAIN: ClassVar = "Run the same command again to resume."  # or with the name of the run: api.resumed_by

@@ -17,7 +17,6 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar, NoReturn
 
 from ddpipe.errors import (
-    SAME_COMMAND,
     CorruptObject,
     DdpipeError,
     InputError,
@@ -251,7 +250,7 @@ def working_in(folder: str, *others: str, what: str) -> Iterator[None]:
             what=f"{what} was interrupted",
             which=folder,
             seen="a stop signal arrived; what it had finished is saved",
-            do=SAME_COMMAND,
+            do=Interrupted.AGAIN,
         )
 
     with removed_if_rejected(folder, *others):

@@ -25,7 +25,7 @@ from ddpipe.serve.settings import DeployOptions, ModelOptions, PredictOptions, R
 from ddpipe.train.recipe import Recipe, StartingRecipe
 
 REUSE = "reuse"  # use an earlier model instead of training the same one again
-VERSION = "the URI of its manifest, or its ID in the store or a unique prefix of it"
+VERSION = "the name of a dataset (its newest version), an ID or a unique prefix of it, or a manifest's URI"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,6 +273,7 @@ TRAIN_ANYWHERE = replace(
     groups=(DatasetOptions, RunOptions, ReuseOptions, StartingRecipe, Recipe, TrainOptions, Owner),
     help="Train a model on a dataset version, on this machine or in the pods of a job. A repeated call "
     "resumes from the last checkpoint.",
+    subject="dataset",
 )
 TUNE = Step(
     name="tune",
@@ -297,6 +298,7 @@ EVALUATE = Step(
         StepResult("evaluation_report", Kind.PAGE, "HTML report on the run so far."),
     ),
     help="Evaluate a run's model on the test split, every sample exactly once.",
+    subject="run",
 )
 GATE = Step(
     name="gate",
@@ -312,6 +314,7 @@ GATE = Step(
     ),
     help="Compare a run's evaluated model with the champion on the same images, and decide whether it is to "
     "replace it. The export promotes it.",
+    subject="run",
 )
 EXPORT = Step(
     name="export",
@@ -323,6 +326,7 @@ EXPORT = Step(
         StepResult("report", Kind.PAGE, "HTML report on the whole run."),
     ),
     help="Export a run's evaluated model as safetensors and ONNX, and check that both give the same output.",
+    subject="run",
 )
 DEPLOY = Step(
     name="deploy",

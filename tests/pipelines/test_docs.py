@@ -210,15 +210,13 @@ def parameters_of(package: str) -> set[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page, text in PAGES.items() if RUN in text])
 def test_commands_run_as_they_are_shown(page: str, tmp_path: Path) -> None:
-    """On a folder of images; MANIFEST is what the first command prints."""
+    """On a folder of images."""
     photos(tmp_path / "photos")
-    manifest = ""
     lines = blocks(PAGES[page].partition(RUN)[2], "sh")[0].splitlines()
     for line in [line for line in lines if not line.startswith("#")]:
-        arguments = shlex.split(line.partition("  #")[0].replace("MANIFEST", manifest))[1:]
+        arguments = shlex.split(line.partition("  #")[0])[1:]
         done = ddpipe(tmp_path, *arguments)
         assert done.exit_code == 0, done.stderr
-        manifest = manifest or done.stdout.strip()
     assert (tmp_path / "runs/first/model/model.onnx").is_file()
     assert (tmp_path / "runs/first/report.html").is_file()
 

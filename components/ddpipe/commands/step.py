@@ -77,9 +77,9 @@ def step_command(
             if check:
                 items = [*step.parameters, *_LATER.values()]
                 click.get_current_context().meta[SPELLING] = form.as_field(items)
-            named = {step.subject: subject} if subject else {}
+            options = {**options, **({step.subject: subject} if subject else {})}
             own = {name: given.pop(name) for name in given.keys() - known}
-            values = {**given, **options, **named}
+            values = {**given, **options}
             # None: it has printed the results itself
             if outcome := body(_checked(step, values, options, dict(check)), **own):
                 deliver(outcome)
@@ -99,7 +99,7 @@ def _checked(step: Step, values: Values, options: Values, check: Mapping[str, st
     names = [item.name for item in step.parameters]
     wrong = [form.unknown(name, names) for name in options if name not in names]
     wrong += [
-        f"{name} is given twice: as an option of its own, and in --options"
+        f"{name} is given twice: as an option of its own, and in --options or as an argument"
         for name in options
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     ]

@@ -35,7 +35,7 @@ KINDS = ("raw", "jpeg")  # of shards
 LARGEST_IMAGE = 2**29  # values of one image: more than any source gives
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_LOCATION = re.compile(r"(?:(?P<root>.*)/)?datasets/[^/]+/(?P<dataset_id>[^/]+)/manifest\.json")
+_LOCATION = re.compile(r"(?:(?P<root>.*)/)?datasets/(?P<name>[^/]+)/(?P<dataset_id>[^/]+)/manifest\.json")
 
 Label = int | tuple[int, ...]  # Multiclass: the index of a class. Multilabel: 0 or 1 for each class.
 
@@ -175,11 +175,19 @@ def load_manifest(uri: str) -> DatasetManifest:
 
 def store_of(manifest_uri: str) -> Store:
     """The store that holds a manifest and its shards."""
-    location = _LOCATION.fullmatch(manifest_uri)
-    if not location:
-        do = "Give <store>/datasets/<name>/<dataset_id>/manifest.json, as `ddpipe prepare` printed it."
-        raise error_for_dataset(manifest_uri, "this is not where a store keeps a manifest", do)
-    return open_store(location["root"] or ("/" if manifest_uri.startswith("/") else "."))
+    return open_store(_located(manifest_uri)["root"] or ("/" if manifest_uri.startswith("/") else "."))
+
+
+def name_in(manifest_uri: str) -> str:
+    """The name of a dataset by the URI of a manifest, which is not read."""
+    return _located(manifest_uri)["name"]
+
+
+def _located(manifest_uri: str) -> re.Match[str]:
+    if found := _LOCATION.fullmatch(manifest_uri):
+        return found
+    do = "Give <store>/datasets/<name>/<dataset_id>/manifest.json, as `ddpipe prepare` printed it."
+    raise error_for_dataset(manifest_uri, "this is not where a store keeps a manifest", do)
 
 
 def _problems(manifest: DatasetManifest) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,8 +11,6 @@ from pathlib import PurePosixPath
 from ddpipe.data.manifest import DATASET, DatasetManifest, manifest_key, store_of
 from ddpipe.errors import DatasetError, NoSuchObject, StoreError, check_schema
 from ddpipe.storage import Store, open_store, split_uri
-
-_ID = re.compile(r"[0-9a-f]{1,64}")  # what an ID or a prefix of one consists of
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +35,18 @@ def versions(store: Store, name: str | None = None) -> list[Version]:
 
 def address(given: str, store: str) -> str:
     """The URI of a version's manifest, from this URI, an ID or a unique prefix of it, or a dataset's name."""
-    named = versions(open_store(store), given) if DATASET.fullmatch(given) else []
-    if named or not _ID.fullmatch(given):
-        return named[-1].uri if named else given
+    if "/" in given:
+        return given
     place = open_store(store)
+    if DATASET.fullmatch(given) and (named := versions(place, given)):
+        return named[-1].uri
     every = versions(place)
     found = [version for version in every if version.dataset_id.startswith(given)]
     if len(found) == 1:
         return found[0].uri
+    unnamed = f"no dataset has the name {given}, and no version starts with it,"
     raise DatasetError(
-        what=f"{'more than one' if found else 'no'} dataset version starts with {given} in {place.uri}",
+        what=f"{f'more than one version starts with {given}' if found else unnamed} in {place.uri}",
         which=given,
         seen=", ".join(version.uri for version in found) or f"versions in the store: {len(every)}",
         do="See `ddpipe data ls`; give a longer prefix, another `store`, or the manifest's URI.",

@@ -23,15 +23,7 @@ from pathlib import Path
 from threading import Timer
 from typing import Any
 
-from ddpipe.errors import (
-    SAME_COMMAND,
-    DdpipeError,
-    Interrupted,
-    ParameterError,
-    ReplicaFailed,
-    TrainingError,
-    from_dict,
-)
+from ddpipe.errors import DdpipeError, Interrupted, ParameterError, ReplicaFailed, TrainingError, from_dict
 from ddpipe.processes.machine import LAUNCHED, Killed, cpus, first_killed, name_of, on_stop, oom_kills
 from ddpipe.processes.progress import widget_bar
 
@@ -138,7 +130,7 @@ def _first_error(
             what="a process was killed",
             which=f"rank {killed.rank} on this machine",
             seen=f"{killed.signal} ended it; {last_lines}",
-            do=f"SIGKILL usually means out of memory: see `dmesg`. {SAME_COMMAND}",
+            do=f"SIGKILL usually means out of memory: see `dmesg`. {Interrupted.AGAIN}",
         )
     if raised:
         return raised[0]
@@ -147,7 +139,7 @@ def _first_error(
             what="the work was interrupted",
             which="the processes on this machine",
             seen="no process reported what it saved" if code else "the stop came when they were done",
-            do=SAME_COMMAND,
+            do=Interrupted.AGAIN,
         )
     failed = _FAILED.search(stderr.partition("Root Cause")[2])
     if failed or alone:

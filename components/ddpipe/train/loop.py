@@ -18,7 +18,7 @@ from typing import Any
 from ddpipe.data.manifest import DatasetManifest
 from ddpipe.data.reader import SplitReader
 from ddpipe.distributed import World
-from ddpipe.errors import SAME_COMMAND, CheckpointError, Diverged, Interrupted, first_line
+from ddpipe.errors import CheckpointError, Diverged, Interrupted, first_line
 from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.scoring import logits_of
 from ddpipe.model.tasks import TASKS
@@ -198,7 +198,7 @@ class Trainer:
                 what="training was interrupted",
                 which=self._store.uri,
                 seen=f"stop requested at step {self.step} of {self.steps}; the state is saved",
-                do=SAME_COMMAND,
+                do=Interrupted.AGAIN,
             )
         return False
 

@@ -19,7 +19,7 @@ from typing import Any
 from optuna.trial import TrialState
 
 from ddpipe.data.manifest import DatasetManifest, load_manifest
-from ddpipe.errors import SAME_COMMAND, DdpipeError, Interrupted, ParameterError, TrialsFailed, listed
+from ddpipe.errors import DdpipeError, Interrupted, ParameterError, TrialsFailed, listed
 from ddpipe.model.tasks import TASKS
 from ddpipe.model.training_record import training_record
 from ddpipe.processes.machine import cpus
@@ -137,7 +137,7 @@ class Search:
                 what="the study was interrupted",
                 which=str(self.study.folder),
                 seen=f"trial {number} was stopped from outside",
-                do=SAME_COMMAND,
+                do=Interrupted.AGAIN,
             )
         self.ledger.end(number, TrialState.FAIL, error=str(error), seconds=_seconds(history))
 

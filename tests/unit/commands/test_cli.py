@@ -251,16 +251,30 @@ def test_wrong_input_to_prepare_is_rejected(
 
 
 @pytest.mark.parametrize("command", ["run", "train", "evaluate", "export"])
-@pytest.mark.parametrize(("short", "count"), [("abcd", "no"), ("12", "no"), ("0000", "more than one")])
-def test_ambiguous_and_unknown_ids_are_rejected(command: str, short: str, count: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("given", "seen"),
+    [
+        ("abcd", "no dataset has the name abcd, and no version starts with it,"),
+        ("fotos", "no dataset has the name fotos, and no version starts with it,"),
+        ("0000", "more than one version starts with 0000"),
+    ],
+)
+def test_ambiguous_and_unknown_ids_are_rejected(command: str, given: str, seen: str, tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     for end in "ab":
         store.write(f"datasets/toys/{'0' * 63}{end}/manifest.json", b"")
-    ended = ddpipe(command, "--dataset", short, "--store", str(tmp_path), "--run", "first", "--json")
+    ended = ddpipe(command, "--dataset", given, "--store", str(tmp_path), "--run", "first", "--json")
     assert ended.exit_code == DatasetError.exit_code
     error = json.loads(ended.stdout)
-    assert error["what"] == f"{count} dataset version starts with {short} in {tmp_path}"
+    assert error["what"] == f"{seen} in {tmp_path}"
     assert "ddpipe data ls" in error["do"]
+
+
+def test_a_path_that_is_no_manifest_of_a_store_is_rejected(tmp_path: Path) -> None:
+    ended = ddpipe("train", str(tmp_path / "photos"), "--runs", str(tmp_path / "runs"))
+    assert ended.exit_code == DatasetError.exit_code
+    assert f"{tmp_path}/photos: this is not where a store keeps a manifest" in ended.stderr
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_dataset_excludes_options_for_preparing(tmp_path: Path) -> None:

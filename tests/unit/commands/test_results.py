@@ -221,6 +221,6 @@ def test_options_in_an_object_are_validated_like_any_other(tmp_path: Path) -> No
     for problem in (
         "image-size is -1, not a whole number from 0 to 4096",
         "'imagesize' is not a parameter here; did you mean image_size?",
-        "split_seed is given twice: as an option of its own, and in --options",
+        "split_seed is given twice: as an option of its own, and in --options or as an argument",
     ):
         assert problem in ended, ended

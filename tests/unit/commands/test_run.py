@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from ddpipe.__main__ import cli
 from ddpipe.api import RunPlan
-from ddpipe.errors import SAME_COMMAND, DdpipeError, Diverged, Interrupted, NotWritable, ReplicaFailed
+from ddpipe.errors import DdpipeError, Diverged, Interrupted, NotWritable, ReplicaFailed
 from ddpipe.runs import Run
 from ddpipe.tune.study import Study
 
@@ -28,7 +28,7 @@ def _fail(monkeypatch: pytest.MonkeyPatch, kind: type[DdpipeError], *, begun: bo
             folder = Path(begin.folder if isinstance(begin, Study) else begin.run.uri)
             folder.mkdir(parents=True)
             (folder / "begun.json").touch()
-        raise kind(what="it failed", which="here", seen="something", do=f"Look at it. {SAME_COMMAND}")
+        raise kind(what="it failed", which="here", seen="something", do=f"Look at it. {Interrupted.AGAIN}")
 
     monkeypatch.setattr("ddpipe.api.RunPlan.carry_out", failing)
     monkeypatch.setattr("ddpipe.commands.tune.tune_here", failing)
@@ -52,15 +52,15 @@ def test_a_training_named_by_the_time_says_how_it_is_resumed(
 
     def failing(begun: Run, *_: object, **__: object) -> None:
         with begun.step("train"):
-            raise Interrupted(what="it stopped", which="here", seen="a signal", do=SAME_COMMAND)
+            raise Interrupted(what="it stopped", which="here", seen="a signal", do=Interrupted.AGAIN)
 
     monkeypatch.setattr("ddpipe.workflow.train", failing)
-    command = ["train", "--dataset", "/toys/0123/manifest.json", "--runs", str(tmp_path)]
+    command = ["train", "--dataset", "/datasets/toys/0123/manifest.json", "--runs", str(tmp_path)]
     seen = _output(command)
     (run,) = tmp_path.iterdir()
     assert run.name.startswith("toys-")
     assert f"here: a signal. To resume: ddpipe {' '.join(command)} --run {run.name}\n" in seen
-    assert f"here: a signal. {SAME_COMMAND}\n" in _output([*command, "--run", "mine"])
+    assert f"here: a signal. {Interrupted.AGAIN}\n" in _output([*command, "--run", "mine"])
 
 
 def test_a_study_named_by_the_time_says_how_it_is_resumed(
