@@ -156,6 +156,7 @@ def test_a_stopped_study_says_how_to_continue(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     printed, _ = process.communicate()
     assert process.returncode == Interrupted.exit_code
-    assert "Run the same command again" in json.loads(printed)["do"]
-    again = commands_here.ddpipe(tmp_path, *TUNE, "--trials", "1")
+    resume = json.loads(printed)["do"]
+    assert resume.startswith("To resume: ddpipe tune ")
+    again = commands_here.ddpipe(tmp_path, *shlex.split(resume)[3:], "--trials", "1")
     assert [one["state"] for one in json.loads(again.stdout)["trials"]] == ["complete"]
