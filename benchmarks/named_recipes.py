@@ -13,7 +13,7 @@ _FAST: Mapping[str, Any] = {
     "optimizer": "muon",
     "learning_rate": FAST.rates["muon"],
     "warmup_fraction": WARMUPS["muon"],
-    **FAST.values("muon"),
+    **FAST.values("muon", smooths=True),
     "batch_size": 500,
     "augmentation": "shift-alternating-flip",
 }

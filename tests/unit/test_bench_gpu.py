@@ -1,4 +1,4 @@
-"""The benchmark for GPUs, as far as it runs without one."""
+"""The benchmark for GPUs, as far as it runs without one, and the recipes that benchmarks name."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from types import ModuleType
 import pytest
 import torch
 
+from ddpipe.train.recipe import Recipe
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 RECORD = """
 ---------------------------------------------------------------------------------
@@ -23,6 +25,12 @@ RECORD = """
 |          |   eval  |     0.9512  |   0.9321  |       0.9401  |        2.6500  |
 ---------------------------------------------------------------------------------
 """
+
+
+def test_recipes_of_the_benchmarks_are_valid(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    for name, values in importlib.import_module("named_recipes").RECIPES.items():
+        assert Recipe.from_dict(values).validated(), name
 
 
 @pytest.fixture
