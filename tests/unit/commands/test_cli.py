@@ -270,6 +270,13 @@ def test_ambiguous_and_unknown_ids_are_rejected(command: str, given: str, seen: 
     assert "ddpipe data ls" in error["do"]
 
 
+def test_what_is_given_as_an_argument_is_not_given_as_an_option_too(tmp_path: Path) -> None:
+    ended = ddpipe("evaluate", "first", "--run", "second", "--runs", str(tmp_path))
+    assert ended.exit_code == ParameterError.exit_code
+    assert "run is given twice" in ended.stderr
+    assert f"{tmp_path}/first" in ddpipe("evaluate", "first", "--runs", str(tmp_path)).stderr
+
+
 def test_a_path_that_is_no_manifest_of_a_store_is_rejected(tmp_path: Path) -> None:
     ended = ddpipe("train", str(tmp_path / "photos"), "--runs", str(tmp_path / "runs"))
     assert ended.exit_code == DatasetError.exit_code
